@@ -123,8 +123,8 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
 /// One sentence for the user: another program than the kernel has killed processes of the step.
 pub fn killed_by_oomd(key: &JobKey) -> String {
     format!(
-        "{key}: systemd-oomd killed processes of it, since the node or a slice of systemd ran short of memory. No memory limit \
-         of the job did that. Tell your administrator: 'jobfence check' says what to set."
+        "{key}: systemd-oomd (or oomd) killed processes of it, since the node or a slice of systemd ran short of memory. No memory \
+         limit of the job did that. Tell your administrator: 'jobfence check' says what to set."
     )
 }
 

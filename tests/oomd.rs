@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 mod common;
 
 /// How its sentence names it.
-const SAID: &str = "systemd-oomd killed processes of it";
+const SAID: &str = "systemd-oomd (or oomd) killed processes of it";
 
 /// The directory of a process on cgroup v2.
 fn directory_of(pid: i32) -> Option<PathBuf> {

@@ -324,8 +324,14 @@ fn a_limit_that_says_nothing_of_the_word_leaves_it_as_it_is() {
         assert_eq!(told(&["--signal-at", "mem:99%"], keys, keys, &["--signal-at", "none"]), None, "{keys:?}");
     }
     assert_eq!(told(&[], &of_site, &of_site, &[]).as_deref(), Some("mem:80%"));
-    // The site began to want it while the job ran.
-    assert_eq!(told(&[], &nothing, &of_site, &[]).as_deref(), Some("mem:80%"));
+    // The site began to want it while the job ran, or a section with it holds for the job only now.
+    for before in [&nothing, &metrics.to_vec()] {
+        assert_eq!(told(&[], before, &of_site, &[]).as_deref(), Some("mem:80%"));
+        assert_eq!(told(&["--signal-at", "none"], before, &of_site, &[]), None);
+    }
+    // It wants another one, or none any more.
+    assert_eq!(told(&[], &of_site, &key("SignalAt", "mem:70%"), &[]).as_deref(), Some("mem:70%"));
+    assert_eq!(told(&[], &of_site, &nothing, &[]), None);
 }
 
 #[test]

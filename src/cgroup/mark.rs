@@ -102,7 +102,7 @@ pub fn resized(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, RESIZED)
 }
 
-/// Whether systemd-oomd has killed the processes in this directory and below it.
+/// Whether systemd-oomd (or oomd) has killed the processes in this directory and below it.
 ///
 /// It adds to the first attribute before it kills, and to the second when it has killed. Before release 251 it had the second alone
 /// (`oomd_cgroup_kill`, src/oom/oomd-util.c). Facebook's oomd has the same two. They are of the kind that a directory's owner may write:

@@ -31,13 +31,18 @@ impl Fence {
         }
     }
 
-    /// Notes on the step's directories what its job was granted and is limited to, at which shares it is told, and how much its user wants to
-    /// be lent; on a scheduler's as soon as they are known.
-    pub fn note_allocated(&mut self, noted: &Noted, signal_at: Option<SignalAt>, elastic_ram: Option<Percent>) {
+    /// Notes on the step's directories what its job was granted and is limited to, at which shares it is told and whether its user asked for
+    /// that, and how much the user wants to be lent; on a scheduler's as soon as they are known.
+    pub fn note_allocated(
+        &mut self,
+        noted: &Noted,
+        (signal_at, is_asked): (Option<SignalAt>, bool),
+        elastic_ram: Option<Percent>,
+    ) {
         let job = self.limits.plan.as_ref().map(|plan| &plan.job);
         let limits =
             (job.and_then(|job| job.cpu).map(CpuQuota::cpus), job.and_then(|job| job.numbers.get(Limit::Processes)));
-        let text = Allocated { signal_at, elastic_ram, ..Allocated::new(noted, limits) }.to_string();
+        let text = Allocated { signal_at, is_asked, elastic_ram, ..Allocated::new(noted, limits) }.to_string();
         // One of jobfence's directories is enough, as for the mark.
         if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
             own::put_allocated(step, &text);

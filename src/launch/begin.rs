@@ -119,7 +119,8 @@ impl Begin<'_> {
 }
 
 /// Notes on the step's directories what `jobfence hold` is to know of it, and tells it if it has to watch the step. `before`: what was noted
-/// when its limits were set before, which stays unless its user asks for something else now.
+/// when its limits were set before. What its user asked for stays unless the user asks for something else now. The site's word is that of
+/// the configuration that holds now.
 #[inline(never)]
 pub fn note_for_hold(
     fence: &mut Fence,
@@ -127,16 +128,20 @@ pub fn note_for_hold(
     requests: &UserRequests,
     (before, noted): (Option<Allocated>, &Noted),
 ) {
-    let noted_before = before.as_ref().map(|before| before.signal_at);
-    let signal_at = requests.signal_at().or(noted_before).unwrap_or(config.signal_at);
-    let signal_at = signal_at.filter(|_| config.mode == Mode::Enforce);
+    let asked_before = before.as_ref().filter(|before| before.is_asked).map(|before| before.signal_at);
+    let told_before = before.as_ref().and_then(|before| before.signal_at);
+    let is_enforced = config.mode == Mode::Enforce;
+    let asked = requests.signal_at().or(asked_before).filter(|_| is_enforced);
+    let signal_at = asked.unwrap_or(config.signal_at).filter(|_| is_enforced);
+    let is_noted = before.is_some();
     let lent = requests.elastic_ram().or(before.and_then(|before| before.elastic_ram));
     // Also that the user wants no word of the site's: a later change of the limits keeps to it.
-    let is_of_site = config.metrics_file.is_some() || config.signal_at.is_some();
-    if is_of_site || signal_at.is_some() || lent.is_some() || noted_before.is_some() {
-        fence.note_allocated(noted, signal_at, lent);
+    let is_of_user = asked.is_some() || lent.is_some();
+    let is_of_site = config.metrics_file.is_some() || signal_at.is_some();
+    if is_of_site || is_of_user || is_noted {
+        fence.note_allocated(noted, (signal_at, asked.is_some()), lent);
     }
-    if signal_at.or(noted_before.flatten()).is_some() {
+    if signal_at.or(told_before).is_some() {
         early_move::tell_of_armed(&config.run_dir);
     }
 }

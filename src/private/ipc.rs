@@ -59,15 +59,13 @@ pub fn enter(is_wanted: bool) -> Result<()> {
     // SAFETY: a flag.
     Errno::result(unsafe { libc::unshare(libc::CLONE_NEWIPC) })
         .map_err(|errno| Error::new("make an IPC namespace (PrivateIPC)").errno(errno))?;
-    let _ = namespace().map(|own| OWN.set(own));
-    let mut done = Ok(());
+    let mut done = namespace().map(|own| drop(OWN.set(own)));
     for (name, wanted) in BOUNDS.into_iter().zip(before) {
         // A kernel may lack some of them.
         let Some(wanted) = wanted.filter(|wanted| bound(name).as_ref() != Some(wanted)) else { continue };
         let path = place(name);
         let written = fs::write(&path, &wanted).map_err(|error| {
-            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-            Error::os("keep the site's bound (PrivateIPC) in", &path, errno).value(wanted.trim_end())
+            Error::os("keep the site's bound (PrivateIPC) in", &path, errno_of(&error)).value(wanted.trim_end())
         });
         // There is no way back: the others are kept all the same.
         done = done.and(written);
@@ -87,7 +85,7 @@ pub fn discard_memory() {
 /// For a process that sees nothing else of its own: gives it a mount namespace with its own queues in the place of the host's. It must have
 /// one thread.
 pub fn enter_mounts() -> Result<()> {
-    if hosts_queues().is_none() {
+    if hosts_queues()?.is_none() {
         return Ok(());
     }
     mount::leave_hosts()?;
@@ -97,7 +95,7 @@ pub fn enter_mounts() -> Result<()> {
 /// Shows this process's own queues in the place of the host's, in a mount namespace that is not the host's.
 #[inline(never)]
 pub(super) fn show_queues() -> Result<()> {
-    let Some(hosts) = hosts_queues() else { return Ok(()) };
+    let Some(hosts) = hosts_queues()? else { return Ok(()) };
     match mount::queues(&hosts) {
         // They are there already: the kernel does not mount a file system over itself.
         Err(Errno::EBUSY) => Ok(()),
@@ -108,20 +106,33 @@ pub(super) fn show_queues() -> Result<()> {
 /// Whether a thread like this one is in a namespace of its own, and so are the processes that it starts.
 #[inline(never)]
 pub fn is_own() -> bool {
-    OWN.get().is_some_and(|own| namespace().as_ref() == Some(own))
+    OWN.get().is_some_and(|own| namespace().is_ok_and(|this| this == *own))
 }
 
 /// The place where those of another namespace are to be covered. `None`: this process has no namespace of its own, or the host shows none.
 #[inline(never)]
-fn hosts_queues() -> Option<Dir> {
-    let place =
-        || Dir::open(QUEUES).ok().filter(|place| fstatfs(place).is_ok_and(|of| of.filesystem_type() == QUEUES_MAGIC));
-    is_own().then(place).flatten()
+fn hosts_queues() -> Result<Option<Dir>> {
+    // Not `is_own`, which does not tell another namespace from an unknown one.
+    let Some(own) = OWN.get() else { return Ok(None) };
+    if namespace()? != *own {
+        return Ok(None);
+    }
+    let place = match Dir::open(QUEUES) {
+        Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENOTDIR)) => return Ok(None),
+        place => place?,
+    };
+    let found = fstatfs(&place).map_err(|errno| Error::os("look at", QUEUES, errno))?;
+    Ok((found.filesystem_type() == QUEUES_MAGIC).then_some(place))
 }
 
 /// That of this thread.
-fn namespace() -> Option<PathBuf> {
-    fs::read_link("/proc/thread-self/ns/ipc").ok()
+fn namespace() -> Result<PathBuf> {
+    const THIS: &str = "/proc/thread-self/ns/ipc";
+    fs::read_link(THIS).map_err(|error| Error::os("read (PrivateIPC)", THIS, errno_of(&error)))
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 fn place(name: &str) -> String {

@@ -11,7 +11,8 @@
 
 use std::fmt;
 
-use crate::config::{Percent, SignalAt};
+use crate::config::units::{none_or, text_or_none};
+use crate::config::{Percent, SignalAt, signal_at};
 use crate::facts::{Fact, Facts};
 use crate::figures::GrantedTo;
 use crate::job::{Cpus, Id};
@@ -135,13 +136,18 @@ pub struct Allocated {
     pub processes_limit: Option<u64>,
     /// At which shares of its limits the step is told.
     pub signal_at: Option<SignalAt>,
+    /// Whether that, or no such share, is what its user asked for, and not the site's word. So it counts in a note of an earlier release.
+    pub is_asked: bool,
     /// To which share of it the user lets the job's limit of memory grow.
     pub elastic_ram: Option<Percent>,
 }
 
 const CPUS_LIMIT: &str = "cpus_limit=";
 const PROCESSES_LIMIT: &str = "processes_limit=";
+/// `none`: its user asked for none.
 const SIGNAL_AT: &str = "signal_at=";
+/// It is the site's word. Earlier releases wrote no such line, and pass over it.
+const BY_SITE: &str = "signal_at_by=site";
 /// In hundredths of a percent.
 const ELASTIC_RAM: &str = "elastic_ram=";
 
@@ -154,18 +160,21 @@ impl Allocated {
             granted: noted.granted,
             later: String::new(),
         };
-        Self { noted, cpus_limit, processes_limit, signal_at: None, elastic_ram: None }
+        Self { noted, cpus_limit, processes_limit, signal_at: None, is_asked: false, elastic_ram: None }
     }
 
     /// Reads what `Display` writes. What cannot be read counts as not known.
     pub fn parse(text: &str) -> Self {
         let Some((noted, rest)) = Noted::parse(text) else { return Self::default() };
+        let told = |line: &str| none_or(line.strip_prefix(SIGNAL_AT)?, signal_at::read).ok();
+        let told: Option<Option<SignalAt>> = rest.lines().find_map(told);
         let number = |key| rest.lines().find_map(|line| line.strip_prefix(key)?.parse().ok());
         Self {
             noted,
             cpus_limit: number(CPUS_LIMIT).map(Cpus::from_thousandths),
             processes_limit: number(PROCESSES_LIMIT),
-            signal_at: rest.lines().find_map(|line| SignalAt::parse(line.strip_prefix(SIGNAL_AT)?)),
+            signal_at: told.flatten(),
+            is_asked: told.is_some() && !rest.lines().any(|line| line == BY_SITE),
             elastic_ram: number(ELASTIC_RAM)
                 .and_then(|number| u32::try_from(number).ok())
                 .map(Percent::from_hundredths),
@@ -180,6 +189,7 @@ impl Allocated {
             cpus_limit: self.cpus_limit.or(other.cpus_limit),
             processes_limit: self.processes_limit.or(other.processes_limit),
             signal_at: self.signal_at.or(other.signal_at),
+            is_asked: self.is_asked || other.is_asked,
             elastic_ram: self.elastic_ram.or(other.elastic_ram),
         }
     }
@@ -197,7 +207,10 @@ impl fmt::Display for Allocated {
                 writeln!(f, "{key}{value}")?;
             }
         }
-        self.signal_at.map_or(Ok(()), |signal_at| writeln!(f, "{SIGNAL_AT}{signal_at}"))
+        if self.is_asked || self.signal_at.is_some() {
+            writeln!(f, "{SIGNAL_AT}{}", text_or_none(self.signal_at))?;
+        }
+        if self.is_asked || self.signal_at.is_none() { Ok(()) } else { writeln!(f, "{BY_SITE}") }
     }
 }
 
@@ -217,7 +230,17 @@ mod tests {
         assert_eq!(Allocated::parse(&all.to_string()), all);
         let told = Allocated { signal_at: SignalAt::parse("B:mem:90%:USR1,pids:90%"), ..all.clone() };
         assert_eq!((Allocated::parse(&told.to_string()), told.signal_at.is_some()), (told.clone(), true));
-        assert_eq!(Allocated::parse("signal_at=mem:90%:KILL\n").signal_at, None);
+        for signal_at in [told.signal_at, None] {
+            let asked = Allocated { signal_at, is_asked: true, ..all.clone() };
+            assert_eq!(Allocated::parse(&asked.to_string()), asked);
+        }
+        // A later release may know more, and an earlier one did not note whose word it is.
+        let read = |text| {
+            let Allocated { signal_at, is_asked, .. } = Allocated::parse(text);
+            (signal_at.is_some(), is_asked)
+        };
+        assert_eq!(read("signal_at=mem:90%:KILL\n"), (false, false));
+        assert_eq!(read("signal_at=mem:90%\n"), (true, true));
         let lent = Allocated { elastic_ram: Some(Percent::HUNDRED), ..told.clone() };
         assert_eq!(
             (Allocated::parse(&lent.to_string()), Allocated::parse("elastic_ram=x\n").elastic_ram),

@@ -15,6 +15,10 @@ use super::dir::Dir;
 
 /// `FS_XFLAG_PROJINHERIT`.
 pub const PROJINHERIT: u32 = 0x200;
+/// `FS_XFLAG_RTINHERIT`: what is made in it is on the realtime device of xfs.
+pub const RTINHERIT: u32 = 0x100;
+/// `FS_XFLAG_NODUMP`: for dump(8).
+pub const NODUMP: u32 = 0x80;
 
 /// The attributes of a file, of which only those of projects are used: `struct fsxattr`.
 #[repr(C)]

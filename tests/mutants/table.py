@@ -2009,7 +2009,7 @@ BREAKS = (
     ),
     Break(
         "what_a_user_says_of_loans_is_not_noted", "src/fence/marks.rs",
-        "Allocated { signal_at, elastic_ram, ..", "Allocated { signal_at, elastic_ram: elastic_ram.and(None), ..",
+        "Allocated { signal_at, is_asked, elastic_ram, ..", "Allocated { signal_at, is_asked, elastic_ram: elastic_ram.and(None), ..",
         "host lend a_user_can_refuse_a_loan_or_lower_it",
     ),
     Break(
@@ -2497,12 +2497,17 @@ BREAKS = (
     ),
     Break(
         "a_limit_drops_the_word_that_its_user_asked_for", "src/launch/begin.rs",
-        "requests.signal_at().or(noted_before)", "requests.signal_at()",
+        "requests.signal_at().or(asked_before)", "requests.signal_at()",
         "host signal_at a_limit_that_says_nothing_of_the_word",
     ),
     Break(
         "a_limit_brings_back_the_word_that_its_user_did_not_want", "src/launch/begin.rs",
-        " || config.signal_at.is_some();", ";",
+        "asked.is_some() || lent.is_some()", "signal_at.is_some() || lent.is_some()",
+        "host signal_at a_limit_that_says_nothing_of_the_word",
+    ),
+    Break(
+        "the_word_of_a_site_is_its_users", "src/launch/begin.rs",
+        "filter(|before| before.is_asked)", "filter(|_| true)",
         "host signal_at a_limit_that_says_nothing_of_the_word",
     ),
     Break(
@@ -2654,18 +2659,33 @@ BREAKS = (
         "unit a_job_takes_a_project_that_no_one_uses",
     ),
     Break(
+        "each_job_takes_a_project_of_its_own_for_ever", SPACE,
+        "let low = OURS + nanos / 1024 % SPREAD;", "let low = OURS + nanos;",
+        "unit jobs_use_few_projects_again_and_again",
+    ),
+    Break(
+        "the_limit_of_another_job_is_taken_away", SPACE,
+        "if found.flags & (PROJINHERIT | HANDED_DOWN) == 0 {", "if false {",
+        "unit only_the_limit_of_a_jobs_own_project_is_taken_away",
+    ),
+    Break(
+        "a_contested_project_is_handed_down", SPACE,
+        "dir.put_into(id, false)?;", "dir.put_into(id, true)?;",
+        "unit a_job_takes_a_project_that_no_one_uses",
+    ),
+    Break(
         "a_limit_of_space_is_not_read_back", SPACE,
         "if dir.look(id)?.hard_limit == wanted {", "if dir.look(id)?.hard_limit != 0 {",
         "unit no_directory_stays_without_its_limit",
     ),
     Break(
         "limits_of_the_sites_projects_are_taken_away", SPACE,
-        "if project & !(OURS - 1) != OURS || all.project() == Ok(project) {", "if all.project() == Ok(project) {",
+        "if project & !(OURS - 1) != OURS || all", "if all",
         "unit only_the_limit_of_a_jobs_own_project_is_taken_away",
     ),
     Break(
         "a_directory_of_another_project_stays", SPACE,
-        "found.flags &= !PROJINHERIT;", "found.flags |= PROJINHERIT;",
+        "found.flags & !PROJINHERIT | HANDED_DOWN", "found.flags | HANDED_DOWN",
         "unit other_projects_are_let_in_once",
     ),
     Break(

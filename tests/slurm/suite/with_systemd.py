@@ -167,7 +167,7 @@ def killed_by_oomd(site):
             # What it wants above that is taken back from it, which takes its time.
             jobid = site.submit(site.users[0], TAKE % (200, 1000), "-c1", "--mem=300", "--mem-high=20M")
             expect_equal(site.wait(jobid, timeout=600), "FAILED", f"state ({site.output(jobid)})")
-            expect_match(rf"job {jobid} step batch: systemd-oomd killed processes of it", site.output(jobid), "what its user reads")
+            expect_match(rf"job {jobid} step batch: systemd-oomd \(or oomd\) killed processes of it", site.output(jobid), "what its user reads")
             said = site.command("journalctl", "-b", "-o", "cat", "-u", "systemd-oomd").stdout
             expect_match(rf"Killed /jobfence.slice/jobfence.scope/\S*job_{jobid}/", said, "what it says itself")
             set_for("jobfence.slice", ManagedOOMMemoryPressure="auto", ManagedOOMSwap="auto")
