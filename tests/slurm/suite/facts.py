@@ -45,7 +45,7 @@ def forged_facts(site):
     words = rows()
     refused = [name for name, word in words.items() if word == "refused"]
     others = [name for name, word in words.items() if word != "refused"]
-    expect(len(refused) == 16 and len(others) >= 10, f"the rows of {PAGE}: {words}")
+    expect(len(refused) == 18 and len(others) >= 10, f"the rows of {PAGE}: {words}")
     for name in refused:
         env = {name: NONSENSE}
         expect_not_started(site, user, site.submit(user, RAN, "-c1", "--mem=50", env=env))
