@@ -259,6 +259,11 @@ mod tests {
             assert!(said.contains("PrivateTmpSpace cannot be held on disk without project quotas"), "{said}");
         }
         assert_eq!(PrivateDirs::find(&config, &parents).unwrap(), None);
+        // What is for all jobs of this `RunDir` is mounted.
+        let records = Records::open(&config.run_dir).unwrap();
+        end::end(&host, &config.run_dir, &parents, &records, Instant::now() + Duration::from_secs(300)).unwrap();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(temp.path().to_str().unwrap()), "{mounts}");
     }
 
     /// The step daemons of an earlier run of the job were killed, and the job runs again on this node: nobody has removed anything.

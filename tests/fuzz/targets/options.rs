@@ -54,7 +54,9 @@ pub fn run(data: &[u8]) {
         assert_eq!(code, if read { 0 } else { -1 }, "option {index}");
     };
     // Where every input begins, whatever was given before.
-    for (index, value) in ["1024", "100", "1T", "4194304", "none", "never", "no", "none", "1000"].into_iter().enumerate() {
+    for (index, value) in
+        ["1024", "100", "1T", "4194304", "none", "never", "no", "none", "1000"].into_iter().enumerate()
+    {
         give(index as c_int, Some(value.as_bytes()));
     }
     for line in data.split(|&byte| byte == b'\n') {
