@@ -166,15 +166,14 @@ impl Allocated {
     /// Reads what `Display` writes. What cannot be read counts as not known.
     pub fn parse(text: &str) -> Self {
         let Some((noted, rest)) = Noted::parse(text) else { return Self::default() };
-        let told = |line: &str| none_or(line.strip_prefix(SIGNAL_AT)?, signal_at::read).ok();
-        let told: Option<Option<SignalAt>> = rest.lines().find_map(told);
+        let noted_word = rest.lines().find_map(|line| none_or(line.strip_prefix(SIGNAL_AT)?, signal_at::read).ok());
         let number = |key| rest.lines().find_map(|line| line.strip_prefix(key)?.parse().ok());
         Self {
             noted,
             cpus_limit: number(CPUS_LIMIT).map(Cpus::from_thousandths),
             processes_limit: number(PROCESSES_LIMIT),
-            signal_at: told.flatten(),
-            is_asked: told.is_some() && !rest.lines().any(|line| line == BY_SITE),
+            signal_at: noted_word.flatten(),
+            is_asked: noted_word.is_some() && !rest.lines().any(|line| line == BY_SITE),
             elastic_ram: number(ELASTIC_RAM)
                 .and_then(|number| u32::try_from(number).ok())
                 .map(Percent::from_hundredths),
