@@ -56,6 +56,8 @@ static struct {
 
 static spank_context_t context = S_CTX_REMOTE;
 static pid_t task;
+/* As waitpid says it. -1: it lives. */
+static int task_status = -1;
 
 /* ---- the log -------------------------------------------------------------------------------------------------------- */
 
@@ -136,6 +138,10 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
     case S_TASK_PID:
         *(pid_t *)value = task;
         failed = task > 0 ? ESPANK_SUCCESS : ESPANK_NOT_TASK;
+        break;
+    case S_TASK_EXIT_STATUS:
+        *(int *)value = task_status;
+        failed = task_status >= 0 ? ESPANK_SUCCESS : ESPANK_NOT_TASK;
         break;
     default: failed = ESPANK_BAD_ARG;
     }
@@ -491,14 +497,14 @@ static void run_step(const char *file, int has_task)
     call("slurm_spank_init_post_opt", BEGIN);
     make_theirs(0);
     if (has_task) {
-        int release, status;
+        int release;
         start_task(&release);
         call("slurm_spank_task_post_fork", ATTACH);
         /* Who has ended is not there to read it. */
         if (write(release, "", 1) != 1)
             slurm_debug("the task has gone");
         close(release);
-        waitpid(task, &status, 0);
+        waitpid(task, &task_status, 0);
         call("slurm_spank_task_exit", TASK_EXIT);
     }
     if (word("hold")) {
