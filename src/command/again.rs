@@ -18,7 +18,7 @@ use std::time::Instant;
 use jobfence::facts::Facts;
 
 pub use chore::{AgainWatch, doubts_here, is_wanted};
-pub use files::WaitingRun;
+pub use files::{Refusals, WaitingRun};
 pub use killed::{KilledRun, is_at_limit};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
 

@@ -2239,6 +2239,51 @@ BREAKS = (
         "unit a_job_that_may_not_ask_for_more_does_not_run_in_vain",
     ),
     Break(
+        "unknown_failures_count_as_refusals", "src/command/again/steps.rs",
+        "waiting.refused.count.saturating_add(1)", "(waiting.refused.count + waiting.tries).saturating_add(1)",
+        "unit only_refusals_one_after_the_other_count",
+    ),
+    Break(
+        "what_is_no_refusal_leaves_the_count", "src/command/again/steps.rs",
+        "        waiting.refused = Refusals::default();\n", "",
+        "unit only_refusals_one_after_the_other_count",
+    ),
+    Break(
+        "refusals_follow_at_once", "src/command/again/steps.rs",
+        "now.abs_diff(before.last) < BETWEEN", "now.abs_diff(before.last) > u64::MAX - BETWEEN",
+        "unit only_refusals_one_after_the_other_count",
+    ),
+    Break(
+        "a_fault_that_passes_is_a_refusal_of_qmasters", "src/schedulers/gridengine/command/again/qmaster.rs",
+        "line.starts_with(words)", 'line.contains(words.trim_end_matches(": "))',
+        "unit only_what_qmaster_refuses_for_good_is_a_refusal",
+    ),
+    Break(
+        "a_busy_jsv_refuses", "src/schedulers/gridengine/command/again/qmaster.rs",
+        '["temporarily", "commlib",', '["commlib", "commlib",',
+        "unit only_what_qmaster_refuses_for_good_is_a_refusal",
+    ),
+    Break(
+        "a_file_that_was_left_has_hold_look_for_ever", "src/command/again/decided.rs",
+        ".any(|entry| !is_new(&entry))", ".next().is_some()",
+        "unit a_file_whose_writer_has_died_has_no_look_begin",
+    ),
+    Break(
+        "a_job_with_a_range_of_slots_goes_back", "src/schedulers/gridengine/command/again/queued.rs",
+        '["RN_min", "RN_max"].into_iter()', '["RN_min", "RN_min"].into_iter()',
+        "unit a_job_is_read_as_qstat_prints_it",
+    ),
+    Break(
+        "a_run_elsewhere_is_taken_for_this_one", "src/schedulers/gridengine/command/again/queued.rs",
+        ".any(|(found, _)| found == number)", ".any(|(found, _)| found.ends_with(number))",
+        "unit a_job_is_found_in_a_list",
+    ),
+    Break(
+        "another_run_of_gridengines_is_taken_for_this_one", "src/schedulers/gridengine/command/shepherd/again.rs",
+        "by_qmaster.abs_diff(here) > CLOCKS", "by_qmaster > here + CLOCKS",
+        "unit another_run_in_qmaster_is_told_by_its_time",
+    ),
+    Break(
         "what_was_begun_ignores_what_holds_now", "src/command/again/steps.rs",
         "Some(Ok(more)) if config.mode == Mode::Enforce => more,", "Some(Ok(more)) if config.mode == Mode::Enforce || begun.is_some() => more,",
         "unit what_holds_now_decides_on_a_job_that_has_only_failed",

@@ -2,9 +2,10 @@
 //! Runs whose jobs are put back into the queue by a program that sees the job's end, before the scheduler does. It writes a file for each
 //! before it does so, in a directory beside the usage log. The next look of `jobfence hold` takes it over, and finishes what was begun.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jobfence::job::Id;
 use jobfence::report::usage_log::UsageLog;
@@ -17,6 +18,9 @@ use crate::whole::{self, Ownership};
 /// The most files that a look takes over. The next look takes over the rest.
 const MOST: usize = 1000;
 
+/// The age at which a file counts as one whose writer has died.
+const LEFT: Duration = Duration::from_secs(3600);
+
 /// What the directory has beside the name of the file of what was begun.
 const DIRECTORY: &str = "new";
 
@@ -26,7 +30,16 @@ fn directory(usage_log: &UsageLog<'_>, name: &str) -> PathBuf {
 
 /// Whether a look has something to take over.
 pub fn is_there(usage_log: &UsageLog<'_>, name: &str) -> bool {
-    fs::read_dir(directory(usage_log, name)).is_ok_and(|mut all| all.next().is_some())
+    entries(&directory(usage_log, name)).any(|entry| !is_new(&entry))
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = DirEntry> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten()
+}
+
+/// Whether a file is not complete: its job is not put back yet, or never will be, if its writer has died.
+fn is_new(entry: &DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with('.')
 }
 
 /// Writes a run down, such that it outlives a crash of the machine.
@@ -61,12 +74,15 @@ pub fn take_over(usage_log: &UsageLog<'_>, state: &mut AgainState) -> Result<(),
     let directory = directory(usage_log, state.name);
     let mut wrong = Ok(());
     let mut taken = Vec::new();
-    for entry in fs::read_dir(&directory).into_iter().flatten().flatten().take(MOST) {
-        let path = entry.path();
-        // Such a file is not complete, and its job is not put back yet.
-        if entry.file_name().to_string_lossy().starts_with('.') {
-            continue;
+    let (new, complete): (Vec<_>, Vec<_>) = entries(&directory).partition(is_new);
+    for entry in new {
+        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age > LEFT) {
+            let _ = fs::remove_file(entry.path());
         }
+    }
+    for entry in complete.into_iter().take(MOST) {
+        let path = entry.path();
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             text => text.unwrap_or_default(),
@@ -101,7 +117,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::again::{AskedMemory, KilledRun, MemoryUnit};
+    use crate::again::{AskedMemory, KilledRun, MemoryUnit, Refusals};
     use crate::logged::LoggedStep;
 
     const NAME: &str = "again-x";
@@ -109,7 +125,28 @@ mod tests {
     fn one(job: &str, began: f64) -> WaitingRun {
         let line = json!({"job": job, "uid": 0, "started_unix_seconds": began, "ended": "2025-11-25T03:00:10Z"});
         let run = KilledRun { restarts: Some(1), ..KilledRun::from_line(LoggedStep::new(line)).unwrap() };
-        WaitingRun { run, begun: Some(AskedMemory { unit: MemoryUnit::Host, mib: 150 }), tries: 0 }
+        let begun = Some(AskedMemory { unit: MemoryUnit::Host, mib: 150 });
+        WaitingRun { run, begun, tries: 0, refused: Refusals::default() }
+    }
+
+    #[test]
+    fn a_file_whose_writer_has_died_has_no_look_begin() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { usage_log: Some(temp.path().join("log")), ..Config::default() };
+        let log = UsageLog::from_config(&config).unwrap();
+        let directory = directory(&log, NAME);
+        std::fs::create_dir(&directory).unwrap();
+        let left = [".7.new", ".8.new"].map(|name| directory.join(name));
+        left.iter().for_each(|path| std::fs::write(path, "{").unwrap());
+        let long_ago = std::time::SystemTime::now() - LEFT - Duration::from_secs(60);
+        std::fs::File::options().write(true).open(&left[0]).unwrap().set_modified(long_ago).unwrap();
+        assert!(!is_there(&log, NAME));
+        write(&log, NAME, &one("9", 1.0)).unwrap();
+        assert!(is_there(&log, NAME));
+        let mut state = AgainState::load(&log, NAME).unwrap();
+        take_over(&log, &mut state).unwrap();
+        assert_eq!((state.waiting.len(), left.map(|path| path.exists())), (1, [false, true]));
+        assert!(!is_there(&log, NAME));
     }
 
     #[test]

@@ -34,6 +34,16 @@ pub struct WaitingRun {
     pub begun: Option<AskedMemory>,
     /// How often something has failed for this run since then.
     pub tries: u64,
+    /// What the scheduler has refused at the last attempts, one after the other. Any other outcome resets it.
+    pub refused: Refusals,
+}
+
+/// Refusals of more memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refusals {
+    pub count: u64,
+    /// When the last one was, in seconds since 1970.
+    pub last: u64,
 }
 
 /// The units, as the file has them.
@@ -44,7 +54,11 @@ impl WaitingRun {
     pub fn json(&self) -> Value {
         let unit = |of: MemoryUnit| UNITS.iter().find(|(_, unit)| *unit == of).map(|(name, _)| *name);
         let begun = self.begun.map(|begun| json!([unit(begun.unit), begun.mib]));
-        json!({"line": small(&self.run.line.json), "restarts": self.run.restarts, "begun": begun, "tries": self.tries})
+        let refused = (self.refused.count, self.refused.last);
+        json!({
+            "line": small(&self.run.line.json), "restarts": self.run.restarts, "begun": begun, "tries": self.tries,
+            "refused": refused,
+        })
     }
 
     /// Reads what `json` wrote.
@@ -52,11 +66,14 @@ impl WaitingRun {
         let unit = |text: &str| UNITS.iter().find(|(name, _)| *name == text).map(|(_, unit)| *unit);
         let begun =
             |value: &Value| Some(AskedMemory { unit: unit(value.get(0)?.as_str()?)?, mib: value.get(1)?.as_u64()? });
+        let refused = |value: &Value| Some(Refusals { count: value.get(0)?.as_u64()?, last: value.get(1)?.as_u64()? });
         let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
         Some(Self {
             run: KilledRun { restarts, ..KilledRun::from_line(LoggedStep::new(one.get("line")?.clone()))? },
             begun: one.get("begun").and_then(begun),
             tries: one.get("tries")?.as_u64()?,
+            // A build before this member has not written it, and does not read it.
+            refused: one.get("refused").and_then(refused).unwrap_or_default(),
         })
     }
 }

@@ -20,7 +20,7 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{Pid, getpgrp, getpid, getppid, setpgid};
 
 use super::decided;
-use super::files::{AgainState, WaitingRun};
+use super::files::{AgainState, Refusals, WaitingRun};
 use super::killed::KilledRun;
 use super::steps::{AfterLook, follow};
 use super::{AgainPart, LoggedFacts};
@@ -223,7 +223,7 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
         let Ok(line) = serde_json::from_str(line).map(LoggedStep::new) else { return };
         let Some(run) = parts.add(line, holder) else { return };
         if waiting.len() < MOST {
-            waiting.push(WaitingRun { run, begun: None, tries: 0 });
+            waiting.push(WaitingRun { run, begun: None, tries: 0, refused: Refusals::default() });
         } else {
             let (job, why) = (format!("job {}", printable(&run.job)), format!("{MOST} others wait"));
             log::warn!("{job} failed at its memory limit, and is not requeued: {why}");

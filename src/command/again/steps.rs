@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use jobfence::config::{Config, Mode};
 
-use super::files::WaitingRun;
+use super::files::{Refusals, WaitingRun};
 use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, size};
 use crate::living::user_name;
 use crate::table::printable;
@@ -21,8 +21,11 @@ const PATIENCE: u64 = 3600;
 /// attempts it gets one each hour.
 const TRIES: u64 = 20;
 
-/// How many refusals of more memory it takes until the job is cancelled.
+/// How many refusals of more memory, one after the other, it takes until the job is cancelled.
 const REFUSALS: u64 = 3;
+
+/// The least time between two of them, in seconds: what an administrator changes for a moment cancels no job.
+const BETWEEN: u64 = 90;
 
 /// An hour, in seconds.
 const HOUR: u64 = 3600;
@@ -38,6 +41,26 @@ pub enum AfterLook {
 
 /// Does for a run what can be done now. `config`: as it holds for the job. `keep` writes down what is known of it.
 pub fn follow(
+    waiting: &mut WaitingRun,
+    part: &dyn AgainPart,
+    config: &Config,
+    now: u64,
+    keep: &mut dyn FnMut(&WaitingRun) -> Result<(), String>,
+    deadline: Instant,
+) -> AfterLook {
+    let before = waiting.refused;
+    if before.count > 0 && now.abs_diff(before.last) < BETWEEN {
+        return AfterLook::Later;
+    }
+    let after = go_on(waiting, part, config, now, keep, deadline);
+    // Any other outcome than a refusal begins the count anew.
+    if waiting.refused == before {
+        waiting.refused = Refusals::default();
+    }
+    after
+}
+
+fn go_on(
     waiting: &mut WaitingRun,
     part: &dyn AgainPart,
     config: &Config,
@@ -177,9 +200,14 @@ fn ask_and_let_go(
         // The scheduler may have done it although it reported an error, and the user may have released the job since.
         match part.look(&waiting.run, deadline) {
             Ok(JobNow::Held { asked }) if asked == Some(more) => {}
-            // The job would be killed at the same limit again.
-            Ok(JobNow::Held { .. }) if is_refused && waiting.tries.saturating_add(1) >= REFUSALS => {
-                return cancel(waiting, part, &why, (job, now), deadline);
+            Ok(JobNow::Held { .. }) if is_refused => {
+                waiting.refused = Refusals { count: waiting.refused.count.saturating_add(1), last: now };
+                // The job would be killed at the same limit again.
+                if waiting.refused.count >= REFUSALS {
+                    return cancel(waiting, part, &why, (job, now), deadline);
+                }
+                log::debug!("{job} failed at its memory limit, and is asked for more again: {}", printable(&why));
+                return AfterLook::Later;
             }
             _ => return again_later(waiting, now, job, &why),
         }

@@ -23,6 +23,7 @@ ASKS = ("-r", "y", "-l", "h_rss=100M,h_vmem=400M")
 KEYS = "SlotMemory=h_rss\n", "OnOutOfMemory=requeue:150%,2\n"
 FAILED = "failed at its memory limit"
 PATIENCE = 120
+REFUSED = PATIENCE + 2 * 90  # three refusals
 CASE = {"on": ["private"]}
 
 
@@ -57,10 +58,10 @@ def held(site, place=None, every=1):
             until(own_ones, 60, "the site's own hold")
 
 
-def until_said(site, words):
+def until_said(site, words, patience=PATIENCE):
     def is_said():
         return words in kernel.read(site.home / "hold.said") + site.logged()
-    until(is_said, PATIENCE, f"{words!r} in the log: {kernel.read(site.home / 'hold.said')[-2000:]} {site.logged()[-2000:]}")
+    until(is_said, patience, f"{words!r} in the log: {kernel.read(site.home / 'hold.said')[-2000:]} {site.logged()[-2000:]}")
 
 
 def not_requeued(jobid, why, user="alice"):
@@ -118,7 +119,7 @@ def a_job_runs_again_no_more_often_and_with_no_more_than_there_is(site):
 
 @case(**CASE)
 def only_a_job_that_failed_by_it_runs_again(site):
-    """Not one whose user has not said -r y, that went on, was deleted, has asked for something else, or is a task of an array."""
+    """Not one whose user has not said -r y, that went on, was deleted, has asked for something else or a range of slots, or is a task of an array."""
     with held(site):
         limits = ASKS[2:]
         unsaid = site.submit("alice", GROWS, *limits)
@@ -126,16 +127,18 @@ def only_a_job_that_failed_by_it_runs_again(site):
         goes_on = site.submit("alice", f"{GROWS}\necho went on", *ASKS)
         other = site.submit("alice", "exit 3", *ASKS)
         fails = site.submit("alice", f"{GROWS}\nexit 100", *ASKS)
+        ranged = site.submit("alice", GROWS, "-r", "y", "-pe", "smp", "1-2", "-l", "h_rss=50M,h_vmem=200M")
         (task,), array = site.submit_array("alice", GROWS, 1, *ASKS)
         for one in unsaid, forbids:
             until_said(site, not_requeued(one, "its user has not said that it may run again (qsub -r y)"))
         until_said(site, not_requeued(task, "it is a task of an array, and all tasks ask for the same"))
+        until_said(site, not_requeued(ranged, "it asks for a range of slots, and its next run may have another number of them"))
         site.wait_state(fails, "Eqw", PATIENCE)
         site.qdel(fails)
         deleted = site.submit("alice", f"{GROWS}\necho waits\nsleep 900", *ASKS)
         until(lambda: "waits" in site.output(deleted), PATIENCE, "the kill")
         site.qdel(deleted)
-        for one in unsaid, forbids, goes_on, other, array, deleted:
+        for one in unsaid, forbids, goes_on, other, ranged, array, deleted:
             site.wait(one, timeout=PATIENCE)
             expect_equal(len(site.ends_of(one)), 1, f"the ends of job {one}")
         for one in goes_on, other, fails, deleted:
@@ -201,7 +204,7 @@ def what_acts_for_a_user_has_that_users_name(site):
         expect_equal(len([line for line in calls if " -l " in line]), 4, f"the attempts: {calls}")
     with instead_of(site, "qalter", REFUSES) as place, held(site, place):
         jobid = site.submit("alice", NEVER_FITS, *ASKS)
-        until_said(site, f"job {jobid} of alice {FAILED} and was requeued, and is cancelled, since it may not ask for 150.0 MiB on its host: qalter: denied: no")
+        until_said(site, f"job {jobid} of alice {FAILED} and was requeued, and is cancelled, since it may not ask for 150.0 MiB on its host: qalter: denied: no", REFUSED)
         site.wait(jobid)
 
 

@@ -25,6 +25,7 @@ NEVER_FITS = f"{PYTHON} -S -c 'x = b\"x\" * (1000 << 20)'"
 KEYS = {"OnOutOfMemory": "requeue:150%,2"}
 FAILED = "failed at its memory limit"
 PATIENCE = 120
+REFUSED = PATIENCE + 2 * 90  # three refusals
 
 
 def requeued(user, jobid, mib, restart, unit="on each node"):
@@ -35,8 +36,8 @@ def not_requeued(user, jobid, why):
     return f"job {jobid} of {user} {FAILED}, and is not requeued: {why}"
 
 
-def until_said(said, words):
-    until(lambda: words in kernel.read(said), PATIENCE, f"{words!r} in hold's log")
+def until_said(said, words, patience=PATIENCE):
+    until(lambda: words in kernel.read(said), patience, f"{words!r} in hold's log")
 
 
 def start(site, jobid):
@@ -276,7 +277,7 @@ def what_the_user_may_not_ask_for_is_not_given(site):
         with held(site, place, **KEYS) as (_, said):
             jobid = site.submit(user, NEVER_FITS, "--mem=100", "-n1")
             until_said(said, f"job {jobid} of {user} {FAILED} and was requeued, and is cancelled, since it may not ask for 150.0 MiB on "
-                             "each node: scontrol update: Access/permission denied for job")
+                             "each node: scontrol update: Access/permission denied for job", REFUSED)
             expect_equal((site.wait(jobid), site.job(jobid)["Restarts"]), ("CANCELLED", "1"), "its end")
         calls = [line.split() for line in kernel.read(place / "callers").splitlines()]
         changes = {(call[0], call[1], call[2]) for call in calls if call[3] != "--all"}

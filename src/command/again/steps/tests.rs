@@ -124,7 +124,8 @@ impl AgainPart for Fake {
 
 fn waiting() -> WaitingRun {
     let line = json!({"job": "12", "uid": 0, "started_unix_seconds": 1.0, "ended": "2025-11-25T03:00:10Z"});
-    WaitingRun { run: KilledRun::from_line(LoggedStep::new(line)).unwrap(), begun: None, tries: 0 }
+    let run = KilledRun::from_line(LoggedStep::new(line)).unwrap();
+    WaitingRun { run, begun: None, tries: 0, refused: Refusals::default() }
 }
 
 fn config() -> Config {
@@ -132,10 +133,11 @@ fn config() -> Config {
     Config { on_out_of_memory: Some(again), ..Config::default() }
 }
 
-/// Looks until nothing is left to do, or this often. If `jobfence hold` dies, the next look knows only what this one has kept.
+/// Looks until nothing is left to do, or this often, at the times at which a refusal may follow another one. If `jobfence hold` dies, the
+/// next look knows only what this one has kept.
 fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
     let mut kept = waiting();
-    for _ in 0..5 {
+    for now in (0..5).map(|look| now + look * BETWEEN) {
         let mut one = kept.clone();
         let mut keep = |one: &WaitingRun| {
             if fake.left.get() == 0 {
@@ -211,6 +213,45 @@ fn a_job_that_may_not_ask_for_more_does_not_run_in_vain() {
     assert_eq!(*fake.calls.borrow(), ["requeue", "ask", "ask", "ask", "cancel"]);
 }
 
+/// A controller that is busy and an administrator who errs for a moment cancel no job.
+#[test]
+fn only_refusals_one_after_the_other_count_and_they_take_minutes() {
+    let refuses: Option<Trouble> = Some(("ask", AgainTrouble::Refused, false));
+    let is_busy: Option<Trouble> = Some(("ask", AgainTrouble::Unknown, false));
+    let (mut one, mut now, mut fake) = (waiting(), ENDED, Fake { trouble: is_busy, ..Fake::new() });
+    let mut look = |fake: &Fake, seconds: u64| {
+        now += seconds;
+        let after = follow(&mut one, fake, &config(), now, &mut |_| Ok(()), Instant::now());
+        // As the next look reads it.
+        one = WaitingRun::from_json(&one.json()).unwrap();
+        (after, one.refused.count)
+    };
+    assert_eq!([look(&fake, 0), look(&fake, 0)], [(AfterLook::Later, 0); 2]);
+    fake.trouble = refuses;
+    assert_eq!(look(&fake, 0), (AfterLook::Later, 1));
+    let asked = fake.calls.borrow().len();
+    assert_eq!([look(&fake, 1), look(&fake, BETWEEN - 2)], [(AfterLook::Later, 1); 2]);
+    assert_eq!(fake.calls.borrow().len(), asked, "it was asked too soon");
+    assert_eq!(look(&fake, 1), (AfterLook::Later, 2));
+    fake.trouble = is_busy;
+    assert_eq!(look(&fake, BETWEEN), (AfterLook::Later, 0));
+    fake.trouble = refuses;
+    assert_eq!(look(&fake, 0), (AfterLook::Later, 1));
+    assert_eq!(look(&fake, BETWEEN), (AfterLook::Later, 2));
+    assert!(!fake.is_cancelled.get());
+    assert_eq!(look(&fake, BETWEEN).0, AfterLook::Done);
+    assert!(fake.is_cancelled.get());
+}
+
+#[test]
+fn what_was_written_without_refusals_is_read() {
+    let one = WaitingRun { refused: Refusals { count: 2, last: ENDED }, ..waiting() };
+    let mut json = one.json();
+    assert_eq!(WaitingRun::from_json(&json).unwrap().refused, one.refused);
+    json.as_object_mut().unwrap().remove("refused");
+    assert_eq!(WaitingRun::from_json(&json).unwrap().refused, Refusals::default());
+}
+
 /// Slurm changes the memory, and then says that the partition is down.
 #[test]
 fn what_is_done_though_it_is_refused_counts_as_done() {
@@ -239,10 +280,10 @@ fn a_job_is_never_cancelled_for_what_is_no_refusal() {
 fn a_job_that_runs_is_not_cancelled() {
     let fake = Fake { trouble: Some(("ask", AgainTrouble::Refused, false)), ..Fake::new() };
     let mut one = waiting();
-    let mut look = || follow(&mut one, &fake, &config(), ENDED, &mut |_| Ok(()), Instant::now());
-    assert_eq!((look(), look()), (AfterLook::Later, AfterLook::Later));
+    let mut look = |at| follow(&mut one, &fake, &config(), ENDED + at * BETWEEN, &mut |_| Ok(()), Instant::now());
+    assert_eq!((look(0), look(1)), (AfterLook::Later, AfterLook::Later));
     fake.is_held.set(false);
-    assert_eq!(look(), AfterLook::Done);
+    assert_eq!(look(2), AfterLook::Done);
     assert!(!fake.is_cancelled.get());
 }
 
@@ -282,7 +323,7 @@ fn a_job_that_may_be_held_is_never_given_up() {
 fn what_holds_now_decides_on_a_job_that_has_only_failed() {
     let begun = || {
         let begun = Some(AskedMemory { unit: MemoryUnit::Node, mib: 150 });
-        WaitingRun { run: KilledRun { restarts: Some(1), ..waiting().run }, begun, tries: 0 }
+        WaitingRun { run: KilledRun { restarts: Some(1), ..waiting().run }, begun, ..waiting() }
     };
     for (config, now) in [
         (Config::default(), ENDED),

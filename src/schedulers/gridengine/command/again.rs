@@ -14,7 +14,7 @@ use std::time::Instant;
 
 pub use more::{MoreMemory, QmasterSays, next, refuses};
 pub use qmaster::Qmaster;
-pub use queued::{QmasterJob, amount};
+pub use queued::{QmasterJob, amount, has_job};
 
 use crate::again::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun};
 use queued::with_amounts;

@@ -201,7 +201,10 @@ impl FencedJob {
         };
         let live = &mut self.job.1;
         let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(live, pid), enter);
-        let how = started.and_then(|mut child| self.watch(spool, &mut child));
+        let (how, child) = match started {
+            Ok(mut child) => (self.watch(spool, &mut child), Some(child)),
+            Err(error) => (Err(error), None),
+        };
         let moved = CallBytes::since(call_bytes.as_ref());
         let card = self.card(spool);
         let fences = [(&self.job.0, Some(moved)), (&self.shepherd.0, None)];
@@ -211,6 +214,8 @@ impl FencedJob {
         if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
             log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
         }
+        // execd may have had the job killed since.
+        self.was_told_to_end |= child.is_some_and(ShepherdProcess::was_told_to_end);
         let again = EndedRun {
             loaded: &self.loaded,
             job: &self.spooled,
@@ -233,8 +238,10 @@ impl FencedJob {
             let resolved = life::resolve(&self.loaded, self.spooled.facts.clone());
             resolved.is_ok_and(|resolved| resolved.config.on_out_of_memory.is_some())
         };
-        let memory = self.job.1.seen().limits.memory;
-        if let Some(memory) = memory.filter(|_| self.spooled.is_restarted && is_wanted()) {
+        if !self.spooled.is_restarted || !is_wanted() {
+            return;
+        }
+        if let Some(memory) = self.job.1.seen().limits.memory {
             let line = format!("jobfence: this is a restart of the job, with {} of memory", mebibytes(memory));
             sentences::say(&self.spooled, [line].into_iter());
         }

@@ -13,6 +13,8 @@ pub struct QmasterJob {
     pub may_run_again: bool,
     /// Whether it has an advance reservation.
     pub is_reserved: bool,
+    /// Whether its runs may have different numbers of slots (`-pe smp 2-8`).
+    pub has_slot_range: bool,
     /// What it asks for with `-l`: the full name, the amount as text, and as a number.
     pub requests: Vec<(String, String, f64)>,
     /// Its context (`qsub -ac`).
@@ -41,6 +43,8 @@ pub fn parse(text: &str) -> Result<Option<QmasterJob>, String> {
         Some((plain(name).ok()?, plain(inside(rest, "VA_value").unwrap_or_default()).ok()?))
     };
     let context = inside(text, "JB_context").unwrap_or_default();
+    let slots = inside(text, "JB_pe_range").unwrap_or_default();
+    let slots: Vec<_> = ["RN_min", "RN_max"].into_iter().flat_map(|name| elements(slots, name)).collect();
     let task = inside(text, "JB_ja_tasks").unwrap_or_default();
     let status = inside(task, "JAT_status").unwrap_or_default();
     // JIDLE of sge_job.h. A job that has not run yet has no task.
@@ -50,10 +54,16 @@ pub fn parse(text: &str) -> Result<Option<QmasterJob>, String> {
         owner: plain(value("JB_owner")?)?,
         may_run_again: value("JB_restart")? == "1",
         is_reserved: inside(text, "JB_ar").is_some_and(|number| number != "0"),
+        has_slot_range: slots.iter().any(|(count, _)| slots.first().is_some_and(|(first, _)| first != count)),
         requests: elements(requests, "CE_name").map(request).collect::<Result<_, String>>()?,
         context: elements(context, "VA_variable").filter_map(variable).collect(),
         began: if is_waiting { None } else { Some(began.ok_or_else(|| missing("JAT_start_time"))?) },
     }))
+}
+
+/// Whether this job is in a list of jobs, as `qstat -xml` prints it with any other options than `-j`.
+pub fn has_job(text: &str, number: &str) -> bool {
+    elements(text, "JB_job_number").any(|(found, _)| found == number)
 }
 
 /// What is in the first element of this name.
@@ -123,6 +133,7 @@ pub mod tests {
             owner: "alice".to_owned(),
             may_run_again: true,
             is_reserved: false,
+            has_slot_range: false,
             requests,
             // A text that can mean two is left out.
             context: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
@@ -137,6 +148,15 @@ pub mod tests {
         assert!(!with("<JB_restart>1", "<JB_restart>2").may_run_again, "-r n");
         assert!(!with("<JB_restart>1", "<JB_restart>0").may_run_again, "nothing is said");
         assert!(with("<JB_ar>0", "<JB_ar>7").is_reserved);
+        let range = |text: &str| {
+            with("<JB_restart>", &format!("<JB_pe>smp</JB_pe>\n<JB_pe_range>\n{text}</JB_pe_range>\n<JB_restart>"))
+        };
+        let of = |min, max| {
+            format!("<ranges>\n<RN_min>{min}</RN_min>\n<RN_max>{max}</RN_max>\n<RN_step>1</RN_step>\n</ranges>\n")
+        };
+        assert!(!range(&of(2, 2)).has_slot_range, "-pe smp 2");
+        assert!(range(&of(2, 8)).has_slot_range, "-pe smp 2-8");
+        assert!(range(&[of(2, 2), of(4, 4)].concat()).has_slot_range, "-pe smp 2,4");
         let unknown = "<?xml version='1.0'?>\n<unknown_jobs >\n    <ST_name>1</ST_name>\n</unknown_jobs>\n";
         assert_eq!(parse(unknown), Ok(None));
         for (from, to) in [
@@ -149,6 +169,13 @@ pub mod tests {
             assert!(parse(&RUNS.replace(from, to)).is_err(), "{from}");
         }
         assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn a_job_is_found_in_a_list() {
+        let list = "<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"http://x\">\n  <queue_info>\n    <job_list state=\"running\">\n\
+            <JB_job_number>17</JB_job_number>\n<JAT_prio>0.55500</JAT_prio>\n<JB_name>7</JB_name>\n</job_list>\n</queue_info>\n</job_info>\n";
+        assert!(has_job(list, "17") && !has_job(list, "7") && !has_job("", "17"));
     }
 
     #[test]

@@ -17,16 +17,23 @@ use jobfence::schedulers::gridengine::spool::SpooledJob;
 use serde_json::json;
 
 use super::spool::Spool;
-use crate::again::{AgainTrouble, KilledRun, WaitingRun, decided};
+use crate::again::{AgainTrouble, KilledRun, Refusals, WaitingRun, decided};
 use crate::host::memory::of_meminfo;
 use crate::logged::LoggedStep;
 use crate::schedulers::gridengine::again::{
-    ASKS_FOR, BEGAN, CONTEXT, KEPT, MoreMemory, Qmaster, QmasterJob, QmasterSays, amount, next, refuses, restarts_of,
+    ASKS_FOR, BEGAN, CONTEXT, KEPT, MoreMemory, Qmaster, QmasterJob, QmasterSays, amount, has_job, next, refuses,
+    restarts_of,
 };
 use crate::table::printable;
 
 /// How long all questions to qmaster may take together, at the end of a job that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it may take to let a job go again that execd could not be told of.
+const TO_UNDO: Duration = Duration::from_secs(1);
+
+/// How far the clocks of qmaster and of this host may differ, in seconds, with the time in which a job comes here and has its fence.
+const CLOCKS: u64 = 60;
 
 /// By this file, execd takes the run for one that had too little, and qmaster puts the job back. The file `usage` stays as it is.
 const TOO_LITTLE: &str = "noresources";
@@ -105,8 +112,29 @@ impl EndedRun<'_> {
         let waiting = self.waiting(&queued, restarts, &more)?;
         decided::write(&log, KEPT, &waiting)?;
         let restart = restarts.saturating_add(1);
-        self.hold_and_tell(&qmaster, restart).inspect_err(|_| decided::forget(&log, KEPT, &waiting))?;
-        Ok((more, restart))
+        match self.hold_and_tell(&qmaster, restart) {
+            Ok(()) => Ok((more, restart)),
+            Err(AgainTrouble::Refused(why)) => {
+                decided::forget(&log, KEPT, &waiting);
+                Err(why)
+            }
+            // It may be held, or be so soon. hold finds that, or that it is gone.
+            Err(AgainTrouble::Unknown(why)) => Err(why),
+        }
+    }
+
+    /// Expects that the run which qmaster has is this one. A host that was away (`reschedule_unknown`) or `qmod -f -rj` has the job run
+    /// elsewhere while its first run still ends here.
+    fn expect_this_run(&self, qmaster: &Qmaster, queued: &QmasterJob) -> Result<(), String> {
+        expect_began(self.began, queued.began)?;
+        let queue = self.job.facts.partition.known().cloned().unwrap_or_default();
+        let instance = format!("{queue}@{}", self.job.host);
+        // qstat -j does not name the host.
+        let here = qmaster.ask(&["qstat", "-xml", "-s", "rs", "-u", "*", "-q", &instance])?;
+        if !has_job(&here, self.job.job.as_str()) {
+            return Err(format!("Grid Engine does not have it run in {instance} any more"));
+        }
+        Ok(())
     }
 
     /// What the next run asks for, if its user and qmaster allow one.
@@ -126,6 +154,10 @@ impl EndedRun<'_> {
         if queued.is_reserved {
             return Err("it has an advance reservation".to_owned());
         }
+        if queued.has_slot_range {
+            return Err("it asks for a range of slots, and its next run may have another number of them".to_owned());
+        }
+        self.expect_this_run(qmaster, queued)?;
         let ask = |words: &[&str]| qmaster.ask(&[&["qconf"], words].concat());
         if let Some(why) = refuses(&ask(&["-sconf", "global"])?) {
             return Err(why);
@@ -158,23 +190,55 @@ impl EndedRun<'_> {
             BEGAN: queued.began.ok_or("Grid Engine says that it waits")?,
         });
         let run = KilledRun::from_line(LoggedStep::new(line)).ok_or("its line is not understood")?;
-        Ok(WaitingRun { run: KilledRun { restarts: Some(restarts), ..run }, begun: Some(more.all), tries: 0 })
+        let run = KilledRun { restarts: Some(restarts), ..run };
+        Ok(WaitingRun { run, begun: Some(more.all), tries: 0, refused: Refusals::default() })
     }
 
-    /// Has its user hold the job, and tells execd.
-    fn hold_and_tell(&self, qmaster: &Qmaster, restart: u32) -> Result<(), String> {
+    /// Has its user hold the job, and tells execd. After a refusal, nothing more comes of it.
+    fn hold_and_tell(&self, qmaster: &Qmaster, restart: u32) -> Result<(), AgainTrouble> {
         let number = self.job.job.as_str();
         let words = ["qalter", "-h", "u", "-ac", &format!("{CONTEXT}={restart}"), number];
-        let said = qmaster.tell(self.job.uid, &words).map_err(|trouble| match trouble {
-            AgainTrouble::Refused(why) | AgainTrouble::Unknown(why) => why,
-        })?;
+        let said = qmaster.tell(self.job.uid, &words)?;
         // If its user holds it already, it is not for jobfence to let it go.
         if !said.contains("modified hold of job") {
-            return Err(format!("its user holds it already, or qalter says something else: {said}"));
+            let why = format!("its user holds it already, or qalter says something else: {said}");
+            return Err(AgainTrouble::Refused(why));
         }
         self.spool.write(TOO_LITTLE, b"").map_err(|error| {
-            let _ = qmaster.tell(self.job.uid, &["qalter", "-h", "U", number]);
-            error.to_string()
+            let _ = qmaster.tell_by(self.job.uid, &["qalter", "-h", "U", number], Instant::now() + TO_UNDO);
+            AgainTrouble::Refused(error.to_string())
         })
+    }
+}
+
+/// Expects that a run that began here then is the one that began at this time of qmaster's.
+fn expect_began(here: SystemTime, by_qmaster: Option<u64>) -> Result<(), String> {
+    let by_qmaster = by_qmaster.ok_or("Grid Engine says that it waits")?;
+    let here = here.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if by_qmaster.abs_diff(here) > CLOCKS {
+        let why =
+            "by its time in Grid Engine, this is another run of it, or the clocks of qmaster and of this host differ";
+        return Err(why.to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_run_in_qmaster_is_told_by_its_time() {
+        let here = UNIX_EPOCH + Duration::from_millis(1_796_059_100_900);
+        for (by_qmaster, is_this) in [
+            (Some(1_796_059_098), true),
+            (Some(1_796_059_100 - CLOCKS), true),
+            (Some(1_796_059_100 + CLOCKS), true),
+            (Some(1_796_059_099 - CLOCKS), false),
+            (Some(1_796_059_101 + CLOCKS), false),
+            (None, false),
+        ] {
+            assert_eq!(expect_began(here, by_qmaster).is_ok(), is_this, "{by_qmaster:?}");
+        }
     }
 }

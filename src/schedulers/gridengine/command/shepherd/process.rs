@@ -223,7 +223,20 @@ impl ShepherdProcess {
         }
     }
 
+    /// Whether execd has asked for the job's end, after the last event that was returned: that was the shepherd's end.
+    pub fn was_told_to_end(mut self) -> bool {
+        self.take_signals();
+        self.waiting.iter().any(|event| matches!(event, ShepherdEvent::Signal(signal) if is_end(*signal)))
+    }
+
     fn read_signals(&mut self) {
+        self.take_signals();
+        if let Ok(Waited::Ended(how)) = waited(self.pid, WaitPidFlag::empty()) {
+            self.waiting.insert(0, ShepherdEvent::Ended(how));
+        }
+    }
+
+    fn take_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let Some(signal) = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
             else {
@@ -232,9 +245,6 @@ impl ShepherdProcess {
             if signal != Signal::SIGCHLD {
                 self.waiting.insert(0, ShepherdEvent::Signal(signal));
             }
-        }
-        if let Ok(Waited::Ended(how)) = waited(self.pid, WaitPidFlag::empty()) {
-            self.waiting.insert(0, ShepherdEvent::Ended(how));
         }
     }
 
