@@ -1863,7 +1863,7 @@ BREAKS = (
     ),
     Break(
         "many_small_scavengers_are_a_shelter", LEND,
-        "(of_user(job.uid), **bytes)", "**bytes",
+        "(of_user(job.uid), **bytes)", "(of_user(job.uid).min(1), **bytes)",
         "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
     ),
     Break(
