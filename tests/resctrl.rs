@@ -10,6 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 mod common;
 
 use common::Held as Site;
@@ -240,10 +243,18 @@ fn a_job_without_a_group_runs_and_is_said_once_until_one_is_free() {
     assert!(!fake.at(&site.group("8")).exists() && !site.threads("8").is_empty());
     let before = fake.read("info/last_cmd_status");
     assert!(before.contains("Out of CLOSIDs"), "{before}");
-    // It is tried again, and said no more.
+    // Another one's group comes instead of the job's, before hold has seen that there was room.
+    let (hold, group) = (Pid::from_raw(site.hold.as_ref().unwrap().id() as i32), site.group("7"));
+    kill(hold, Signal::SIGSTOP).unwrap();
     site.out(&["close", "--job", "7"]);
+    fs::remove_dir(fake.at(&group)).unwrap();
+    fs::create_dir(fake.at("p1")).unwrap();
+    kill(hold, Signal::SIGCONT).unwrap();
+    until("it is counted again", || site.out(&["show", "8"]).contains("0 are jobs', 2 are others'"));
+    // It is tried again, and said no more.
+    fs::remove_dir(fake.at("p1")).unwrap();
     site.is_bounded(&fake, "8");
-    assert_eq!(site.said().matches(why).count(), 1, "{}", site.said());
+    assert_eq!(site.said().matches("job 8 has no group of resctrl").count(), 1, "{}", site.said());
     assert!(site.out(&["show", "8"]).contains("at most 3 of 11 ways"));
     stranger.kill().unwrap();
     stranger.wait().unwrap();

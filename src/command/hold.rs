@@ -237,7 +237,7 @@ fn look_again_and_again(
         }
         // If the file has mistakes, its previous settings stay.
         if let Ok(loaded) = configured.load()
-            && only.may_have(&loaded.config.run_dir)
+            && only.may_have(&loaded.config.run_dir)?
         {
             config = loaded.config.clone();
             sections = Some(loaded);

@@ -16,9 +16,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// What this process is the only one in.
 #[derive(Debug, Default)]
 pub struct OnlyHold {
-    lock: Option<(PathBuf, OnlyLock)>,
+    /// Where this process works.
+    run_dir: PathBuf,
+    lock: Option<OnlyLock>,
     /// The last failure that was reported.
     said: Option<String>,
+    /// Why nobody can be kept from it, as it was reported.
+    said_open: Option<String>,
 }
 
 impl OnlyHold {
@@ -35,25 +39,36 @@ impl OnlyHold {
             }
             std::thread::sleep(PAUSE);
         }
+        this.run_dir = run_dir.to_owned();
         Ok(this)
     }
 
-    /// Whether this process may work in this `RunDir`. If not, the journal says why.
-    pub fn may_have(&mut self, run_dir: &Path) -> bool {
+    /// Whether this process may work in this `RunDir`. If not, the journal says why. Fails if it works there already, and another one does,
+    /// too: the directory was deleted, and the other one has made it anew.
+    pub fn may_have(&mut self, run_dir: &Path) -> Result<bool, Failure> {
         let other = self.take(run_dir).err();
-        if let Some(other) = other.as_ref().filter(|other| self.said.as_ref() != Some(*other)) {
-            log::error!("{other}; until then the last settings hold");
+        match &other {
+            None => self.run_dir = run_dir.to_owned(),
+            Some(other) if self.run_dir == run_dir => return Err(other.clone().into()),
+            Some(other) if self.said.as_ref() == Some(other) => {}
+            Some(other) => log::error!("{other}; until then the last settings hold"),
         }
         self.said = other;
-        self.said.is_none()
+        Ok(self.said.is_none())
     }
 
     fn take(&mut self, run_dir: &Path) -> Result<(), String> {
-        if self.lock.as_ref().is_some_and(|(of, lock)| of == run_dir && lock.is_of(run_dir)) {
-            return Ok(());
-        }
-        match OnlyLock::take(run_dir) {
-            Ok(Ok(lock)) => self.lock = Some((run_dir.to_owned(), lock)),
+        let taken = match self.lock.as_ref().map(|lock| lock.is_of(run_dir)) {
+            Some(Ok(true)) => {
+                self.said_open = None;
+                return Ok(());
+            }
+            // The file may be the same. To open it again, and to close it, would let go of the lock.
+            Some(Err(error)) => Err(error),
+            Some(Ok(false)) | None => OnlyLock::take(run_dir),
+        };
+        match taken {
+            Ok(Ok(lock)) => (self.lock, self.said_open) = (Some(lock), None),
             Ok(Err(pid)) => {
                 let who = if pid > 0 { format!(" (process {pid})") } else { String::new() };
                 return Err(format!(
@@ -62,7 +77,13 @@ impl OnlyHold {
                 ));
             }
             // Without a RunDir there are no records, and nothing to lend by. The scope is held all the same.
-            Err(error) => log::debug!("nobody is kept from this RunDir: {error}"),
+            Err(error) => {
+                let error = error.to_string();
+                if self.said_open.as_ref() != Some(&error) {
+                    log::warn!("no other 'jobfence hold' is kept from this RunDir: {error}");
+                }
+                self.said_open = Some(error);
+            }
         }
         Ok(())
     }
@@ -72,17 +93,65 @@ impl OnlyHold {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn the_lock_is_that_of_the_directory_that_is_there() {
         let temp = tempfile::tempdir().unwrap();
         let (run, other) = (temp.path().join("run"), temp.path().join("other"));
         let mut only = OnlyHold::begin(&run).unwrap();
-        let inode = |only: &OnlyHold| only.lock.as_ref().is_some_and(|(of, lock)| lock.is_of(of));
-        assert!(inode(&only) && only.may_have(&run));
+        let inode = |only: &OnlyHold| only.lock.as_ref().is_some_and(|lock| lock.is_of(&only.run_dir).unwrap());
+        assert!(inode(&only) && only.may_have(&run).unwrap());
         fs::remove_dir_all(&run).unwrap();
         assert!(!inode(&only));
-        assert!(only.may_have(&run) && inode(&only) && run.join("hold.only/lock").exists());
-        assert!(only.may_have(&other) && inode(&only));
+        assert!(only.may_have(&run).unwrap() && inode(&only) && run.join("hold.only/lock").exists());
+        assert!(only.may_have(&other).unwrap() && inode(&only));
+    }
+
+    /// Whether the kernel has a lock of a process on the file.
+    fn is_locked(run: &Path) -> bool {
+        let file = format!(":{} ", fs::metadata(run.join("hold.only/lock")).unwrap().ino());
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains(" POSIX ") && line.contains(&file))
+    }
+
+    #[test]
+    fn the_lock_stays_by_another_name_and_while_its_file_cannot_be_looked_at() {
+        let temp = tempfile::tempdir().unwrap();
+        let (run, alias) = (temp.path().join("run"), temp.path().join("alias"));
+        let mut only = OnlyHold::begin(&run).unwrap();
+        assert!(is_locked(&run));
+        symlink(&run, &alias).unwrap();
+        assert!(only.may_have(&alias).unwrap() && is_locked(&run));
+        let rights = |mode| fs::set_permissions(&run, fs::Permissions::from_mode(mode)).unwrap();
+        rights(0o755);
+        assert!(only.lock.as_ref().unwrap().is_of(&run).is_err());
+        assert!(only.may_have(&run).unwrap() && is_locked(&run) && only.said_open.is_some());
+        rights(0o700);
+        assert!(only.may_have(&run).unwrap() && is_locked(&run) && only.said_open.is_none());
+    }
+
+    #[test]
+    fn it_ends_if_another_one_has_made_its_run_dir_anew_and_waits_outside_of_anothers() {
+        let temp = tempfile::tempdir().unwrap();
+        let (run, next) = (temp.path().join("run"), temp.path().join("next"));
+        let mut only = OnlyHold::begin(&run).unwrap();
+        drop(OnlyLock::take(&next).unwrap().unwrap());
+        fs::remove_file(run.join("hold.only/lock")).unwrap();
+        let mut other = Command::new("python3");
+        let program = "import fcntl, sys\nfiles = [open(name, 'w') for name in sys.argv[1:]]\n\
+                       [fcntl.lockf(file, fcntl.LOCK_EX) for file in files]\nprint('ready', flush=True)\nsys.stdin.read()";
+        other.args(["-c", program]).args([&run, &next].map(|run| run.join("hold.only/lock")));
+        let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let waits = only.may_have(&next).is_ok_and(|may| !may);
+        let ends = only.may_have(&run).err().map(|failure| failure.to_string());
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        assert!(waits);
+        assert!(ends.as_ref().is_some_and(|why| why.contains(&format!("process {}", other.id()))), "{ends:?}");
+        assert!(only.may_have(&run).unwrap() && is_locked(&run));
     }
 }

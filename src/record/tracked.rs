@@ -101,9 +101,13 @@ impl OnlyLock {
         Ok(ProcessLock::try_on(&make_directory(run_dir, ONLY)?, LOCK)?.map(Self))
     }
 
-    /// Whether it is the lock of this `RunDir` still. The directory may have been deleted, and made anew.
-    pub fn is_of(&self, run_dir: &Path) -> bool {
-        open_run_dir(run_dir).and_then(|dir| dir.child(ONLY)).is_ok_and(|dir| self.0.is_on(&dir, LOCK))
+    /// Whether it is the lock of this `RunDir` still, by whatever name. The directory may have been deleted, and made anew.
+    pub fn is_of(&self, run_dir: &Path) -> Result<bool> {
+        match open_run_dir(run_dir)?.child(ONLY) {
+            Ok(dir) => self.0.is_on(&dir, LOCK),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

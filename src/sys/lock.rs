@@ -135,10 +135,14 @@ impl ProcessLock {
         }
     }
 
-    /// Whether the file with this name is still the one that is locked.
-    pub fn is_on(&self, dir: &Dir, name: &str) -> bool {
-        let named = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-        let ours = fstat(&self.0);
-        named.is_ok_and(|named| ours.is_ok_and(|ours| (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)))
+    /// Whether the file with this name is still the one that is locked. It is not opened: see above.
+    pub fn is_on(&self, dir: &Dir, name: &str) -> Result<bool> {
+        let failed = |errno| Error::os("stat", dir.path().join(name), errno);
+        let ours = fstat(&self.0).map_err(failed)?;
+        match fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(named) => Ok((named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 }

@@ -1999,8 +1999,18 @@ BREAKS = (
     ),
     Break(
         "a_run_dir_that_was_made_anew_is_anybodys", "src/command/only.rs",
-        "of == run_dir && lock.is_of(run_dir)", "of == run_dir && (lock.is_of(run_dir) || true)",
+        "Some(Ok(true)) => {", "Some(Ok(_)) => {",
         "unit the_lock_is_that_of_the_directory_that_is_there",
+    ),
+    Break(
+        "a_lock_that_is_taken_twice_and_so_lost", "src/command/only.rs",
+        "match self.lock.as_ref().map(", "match self.lock.as_ref().filter(|_| self.run_dir == run_dir).map(",
+        "unit the_lock_stays_by_another_name_and_while_its_file_cannot_be_looked_at",
+    ),
+    Break(
+        "two_holds_in_a_run_dir_that_was_made_anew", "src/command/only.rs",
+        "Some(other) if self.run_dir == run_dir =>", "Some(other) if false && self.run_dir == run_dir =>",
+        "unit it_ends_if_another_one_has_made_its_run_dir_anew_and_waits_outside_of_anothers",
     ),
     Break(
         "a_user_cannot_refuse_a_loan", LENDS,
@@ -2790,8 +2800,28 @@ BREAKS = (
     ),
     Break(
         "a_job_without_a_group_is_said_at_each_look", "src/command/resctrl/watch.rs",
-        "why.difference(&self.said).for_each(", "why.iter().for_each(",
+        "!self.said.contains(**what)", "!self.said.contains(**what) || true",
         "host resctrl a_job_without_a_group_runs_and_is_said_once_until_one_is_free",
+    ),
+    Break(
+        "a_job_without_a_group_is_said_at_each_change_of_others", "src/command/resctrl/watch.rs",
+        "map(|reason| (beginning(reason), reason))", "map(|reason| (reason.as_str(), reason))",
+        "host resctrl a_job_without_a_group_runs_and_is_said_once_until_one_is_free",
+    ),
+    Break(
+        "a_job_that_no_look_comes_to", "src/command/resctrl/watch.rs",
+        "Bound::Excluded(path) => Bound::Included(path),", "Bound::Excluded(path) => Bound::Excluded(path),",
+        "unit each_look_goes_on_from_the_last_and_comes_to_all",
+    ),
+    Break(
+        "a_stranger_that_stays_in_a_jobs_group", "src/command/resctrl/tasks.rs",
+        "if (self.has)(*thread) == Some(false) {", "if false && (self.has)(*thread) == Some(false) {",
+        "unit a_thread_that_has_the_number_of_one_of_the_job_is_given_back_at_once",
+    ),
+    Break(
+        "moves_into_a_group_without_an_end", "src/command/resctrl/tasks.rs",
+        "Instant::now() >= self.deadline + PATIENCE", "false && Instant::now() >= self.deadline + PATIENCE",
+        "unit when_the_time_is_over_what_is_seen_is_moved_and_then_nothing",
     ),
     Break(
         "hold_does_not_know_the_groups_of_a_killed_one", "src/command/resctrl/watch.rs",

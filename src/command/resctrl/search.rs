@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::layout::Hierarchy;
+use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Config, Loaded};
 use jobfence::error::{Error, Result};
 use jobfence::fence::living::{LivingStep, StepPlace};
@@ -29,12 +30,23 @@ pub struct BoundedJob {
     pub job: String,
     /// The number of its directory.
     pub inode: u64,
-    pub version: Version,
+    /// The one that it is looked for in.
+    pub hierarchy: Hierarchy,
     /// Where its processes are: the job's directory, or those of its steps if the scheduler made them, since its own daemons are beside
     /// these. Each with its number: another directory may get the name.
     pub places: Vec<(PathBuf, u64)>,
     /// `None`: what sections hold for it cannot be said now.
     pub wanted: Option<WantedShares>,
+}
+
+impl BoundedJob {
+    /// Whether the thread is one of the job's. `None`: it has ended, or that cannot be seen.
+    pub fn has(&self, proc: &Dir, thread: i32) -> Option<bool> {
+        let cgroups = Membership::read(proc, thread).ok()?;
+        let path = cgroups.path_in(&self.hierarchy)?;
+        let place = self.hierarchy.below_mount(path).map(|below| self.hierarchy.mount.join(below));
+        Some(place.is_some_and(|place| self.places.iter().any(|(top, _)| place.starts_with(top))))
+    }
 }
 
 /// All jobs by their directories, and why there may be more.
@@ -53,7 +65,7 @@ pub fn jobs(config: &Config, loaded: Option<&Loaded>) -> Result<(BTreeMap<PathBu
             uid: step.uid,
             job: step.job.clone(),
             inode,
-            version: place.hierarchy.version,
+            hierarchy: place.hierarchy.clone(),
             places: if place.is_overlay { Vec::new() } else { vec![(place.job.clone(), inode)] },
             wanted: wanted((config, loaded), (noted.as_ref(), &host), step),
         });

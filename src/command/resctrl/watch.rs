@@ -4,6 +4,7 @@
 //! The record of a job comes before its group, and goes after it. So the next `hold` knows each group, wherever an earlier one was killed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use super::files::JobCache;
 use super::group;
 use super::plan::WantedShares;
 use super::search::{self, BoundedJob};
-use super::tasks;
+use super::tasks::{self, JobThreads};
 use super::tree::{self, ResctrlFeatures, ResctrlTree, group_name, number_of};
 use crate::kept;
 use crate::table::printable;
@@ -53,6 +54,10 @@ pub struct ResctrlWatch {
     may_search: Option<Instant>,
     /// Since when groups of ours have neither a record nor a process, by their names.
     unknown: BTreeMap<String, Instant>,
+    /// Where the next look at the jobs begins, if the last one did not come to all.
+    begin: Option<Bound<PathBuf>>,
+    /// Why jobs are not as configured, by their directories.
+    failed: BTreeMap<PathBuf, String>,
     /// What was said, while it is so.
     said: BTreeSet<String>,
 }
@@ -60,6 +65,22 @@ pub struct ResctrlWatch {
 /// Whether some job is to be bounded.
 fn is_on(loaded: &Loaded) -> bool {
     loaded.one_by_one().any(|candidate| !WantedShares::from_config(&candidate.config).is_none())
+}
+
+/// All jobs, beginning there.
+fn in_turn<'a, T>(jobs: &'a BTreeMap<PathBuf, T>, begin: Option<&Bound<PathBuf>>) -> Vec<(&'a PathBuf, &'a T)> {
+    let begin = begin.map_or(Bound::Unbounded, |begin| begin.as_ref().map(PathBuf::as_path));
+    let end = match begin {
+        Bound::Included(path) => Bound::Excluded(path),
+        Bound::Excluded(path) => Bound::Included(path),
+        Bound::Unbounded => return jobs.iter().collect(),
+    };
+    jobs.range::<Path, _>((begin, Bound::Unbounded)).chain(jobs.range::<Path, _>((Bound::Unbounded, end))).collect()
+}
+
+/// What makes a reason the same as before: it may go on with how many groups there are now.
+fn beginning(reason: &str) -> &str {
+    reason.split_once(": ").map_or(reason, |(beginning, _)| beginning)
 }
 
 impl ResctrlWatch {
@@ -102,9 +123,12 @@ impl ResctrlWatch {
         if let Err(error) = self.search(config, loaded, &mut why) {
             why.insert(format!("the shares of cache and memory bandwidth are not as configured: {error}"));
         }
-        why.extend(self.jobs.values().flat_map(|job| job.refused.iter().cloned()));
-        why.difference(&self.said).for_each(|new| log::warn!("{new}"));
-        self.said = why;
+        why.extend(self.failed.values().cloned());
+        let failed = why.iter().map(|reason| (reason.as_str(), reason));
+        let refused = self.jobs.values().flat_map(|job| &job.refused).map(|reason| (beginning(reason), reason));
+        let why: BTreeMap<&str, &String> = failed.chain(refused).collect();
+        why.iter().filter(|(what, _)| !self.said.contains(**what)).for_each(|(_, new)| log::warn!("{new}"));
+        self.said = why.into_keys().map(str::to_owned).collect();
         self.searched = Some(Instant::now());
         self.may_search = Some(Instant::now() + (now.elapsed() * REST).max(LEAST_REST));
     }
@@ -128,6 +152,7 @@ impl ResctrlWatch {
             why.insert(format!("a group of resctrl that no job has stays: {error}"));
         }
         if !self.is_wanted && self.jobs.is_empty() {
+            self.failed.clear();
             return Ok(());
         }
         let (present, unseen) = search::jobs(config, loaded)?;
@@ -135,15 +160,36 @@ impl ResctrlWatch {
             why.insert(format!("not all jobs are seen, and shares of cache may not hold: {error}"));
         }
         let features = tree.as_ref().map(ResctrlTree::features).transpose()?;
-        for (path, job) in &present {
+        self.failed.retain(|path, _| present.contains_key(path));
+        let deadline = Instant::now() + tasks::PATIENCE;
+        for (nth, (path, job)) in in_turn(&present, self.begin.take().as_ref()).into_iter().enumerate() {
             let done = match tree.as_ref().zip(features.as_ref()) {
-                Some(found) => self.tend_job(&config.run_dir, found, (path, job), unseen.is_none()),
+                Some(found) => self.tend_job(&config.run_dir, found, (path, job), (&proc, unseen.is_none(), deadline)),
                 None => self.note(&config.run_dir, (path, job), tree::why_none(&proc)),
             };
+            let is_late = Instant::now() >= deadline;
+            if is_late {
+                // One that had not all of the time is the first one then. A job that takes all of it does so once in a round.
+                self.begin = Some(if nth > 0 { Bound::Included(path.clone()) } else { Bound::Excluded(path.clone()) });
+                if present.len() > 1 {
+                    self.searches.push(Instant::now());
+                }
+            }
+            if is_late && nth > 0 {
+                break;
+            }
             // Another job can have its group all the same.
-            if let Err(error) = done.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) }) {
-                let text = tree.as_ref().map_or_else(|| error.to_string(), |tree| tree.explained(error.clone()));
-                why.insert(format!("job {}: its shares of cache and memory bandwidth: {text}", printable(&job.job)));
+            match done {
+                Err(error) if !error.is_gone() => {
+                    let text = tree.as_ref().map_or_else(|| error.to_string(), |tree| tree.explained(error.clone()));
+                    let job = printable(&job.job);
+                    let text = format!("job {job}: its shares of cache and memory bandwidth: {text}");
+                    self.failed.insert(path.clone(), text);
+                }
+                _ => drop(self.failed.remove(path)),
+            }
+            if is_late {
+                break;
             }
         }
         Ok(())
@@ -155,7 +201,7 @@ impl ResctrlWatch {
         run_dir: &Path,
         (tree, features): (&ResctrlTree, &ResctrlFeatures),
         (path, present): (&Path, &BoundedJob),
-        is_whole: bool,
+        (proc, is_whole, deadline): (&Dir, bool, Instant),
     ) -> Result<()> {
         let known = self.jobs.get(path);
         let wanted = present.wanted.or(known.map(|job| job.wanted)).unwrap_or_default();
@@ -180,16 +226,18 @@ impl ResctrlWatch {
             return Ok(());
         }
         let group = tree.root.child(&name)?;
-        let deadline = Instant::now() + tasks::PATIENCE;
-        let mut threads = || match search::open(&present.places) {
-            Ok(places) => tasks::of_job(&places, present.version, deadline),
+        let mut all = || match search::open(&present.places) {
+            Ok(places) => tasks::of_job(&places, present.hierarchy.version, deadline),
             Err(error) => tasks::SeenThreads { unseen: Some(error), ..Default::default() },
         };
-        if !tasks::gather(&group, &mut threads)? {
-            self.searches.push(Instant::now() + Duration::from_secs(1));
-        }
+        let has = |thread| present.has(proc, thread);
+        let mut threads = JobThreads { root: &tree.root, group: &group, all: &mut all, has: &has, deadline };
+        let mut done = threads.gather();
         if is_whole {
-            tasks::give_back(&tree.root, &group, &mut threads)?;
+            done = threads.give_back().and(done);
+        }
+        if !done? {
+            self.searches.push(Instant::now() + Duration::from_secs(1));
         }
         Ok(())
     }
@@ -275,4 +323,33 @@ pub fn reap(config: &Config) -> Result<Vec<String>> {
         ended.push(job.job.clone());
     }
     Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_look_goes_on_from_the_last_and_comes_to_all() {
+        let jobs: BTreeMap<PathBuf, ()> = ["a", "b", "c"].map(|name| (name.into(), ())).into();
+        let of = |begin: Option<Bound<&str>>| {
+            let begin = begin.map(|begin| begin.map(PathBuf::from));
+            let order = in_turn(&jobs, begin.as_ref());
+            order.iter().map(|(path, ())| path.to_str().unwrap()).collect::<String>()
+        };
+        assert_eq!(of(None), "abc");
+        assert_eq!(of(Some(Bound::Included("b"))), "bca");
+        assert_eq!(of(Some(Bound::Excluded("b"))), "cab");
+        assert_eq!(of(Some(Bound::Excluded("c"))), "abc");
+        // It has ended since.
+        assert_eq!(of(Some(Bound::Included("bb"))), "cab");
+    }
+
+    #[test]
+    fn a_job_without_a_group_is_said_once_however_many_groups_there_are() {
+        let of =
+            |job: &str, ours: u32| format!("job {job} has no group of resctrl: the CPU has 4 groups: {ours} are jobs'");
+        assert_eq!(beginning(&of("7", 1)), beginning(&of("7", 2)));
+        assert_ne!(beginning(&of("7", 1)), beginning(&of("8", 1)));
+    }
 }
