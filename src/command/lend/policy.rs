@@ -163,12 +163,12 @@ impl NodeMemory {
         // were lent.
         let is_scavenged = sum_of(jobs, &now, true) > 0;
         let not_used = jobs.iter().map(|job| job.lent().saturating_sub(job.lent_in_use()));
-        let there = not_used.fold(self.free.saturating_sub(self.reserve), u64::saturating_sub);
+        let unclaimed = not_used.fold(self.free.saturating_sub(self.reserve), u64::saturating_sub);
         let of_all = unreserved.saturating_sub(of_unreserved(jobs, &now, untouched)).min(of_pool);
         LendRoom {
             // Nobody is lent what a scavenger would be ended for.
-            of_all: if is_scavenged { of_all.min(there) } else { of_all },
-            of_scavengers: unreserved.saturating_add(untouched).saturating_sub(all).min(of_pool).min(there),
+            of_all: if is_scavenged { of_all.min(unclaimed) } else { of_all },
+            of_scavengers: unreserved.saturating_add(untouched).saturating_sub(all).min(of_pool).min(unclaimed),
         }
     }
 
