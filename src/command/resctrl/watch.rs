@@ -18,7 +18,7 @@ use super::plan::WantedShares;
 use super::search::{self, BoundedJob};
 use super::tasks::{self, JobThreads};
 use super::tree::{self, ResctrlFeatures, ResctrlTree, group_name, number_of};
-use crate::kept;
+use crate::kept::{self, KeptJob};
 use crate::table::printable;
 
 /// When to look for new jobs after a step has begun: its directories and its processes come a moment later.
@@ -158,6 +158,13 @@ impl ResctrlWatch {
         let (present, unseen) = search::jobs(config, loaded)?;
         if let Some(error) = &unseen {
             why.insert(format!("not all jobs are seen, and shares of cache may not hold: {error}"));
+        }
+        // A launch makes its directories one after another. A job that was seen before all were there is known by another one now.
+        let is_present =
+            |known: &JobCache| present.values().any(|job| known.job() == (job.node.as_deref(), job.uid, &*job.job));
+        let before = self.jobs.iter().filter(|(path, known)| !present.contains_key(*path) && is_present(known));
+        for path in before.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
+            self.release(&config.run_dir, tree.as_ref(), &path)?;
         }
         let features = tree.as_ref().map(ResctrlTree::features).transpose()?;
         self.failed.retain(|path, _| present.contains_key(path));
