@@ -11,6 +11,10 @@ use crate::host::Host;
 use crate::record::{Record, Records};
 use crate::scheduler::{LeftBehind, LeftShell, LeftStep, Scheduler};
 
+/// How many directories a launch ends and removes, however late it is. On a machine where the search alone takes all the time, nothing
+/// would ever be removed otherwise. Each costs a few calls.
+const AT_LEAST: usize = 8;
+
 /// Whether the owner that left a mark with this text is certainly dead.
 pub fn is_wanted(host: &Host, mark: &str) -> Result<Option<bool>> {
     Record::parse(mark).ok().map(|record| record.is_left_behind(host)).transpose()
@@ -65,8 +69,8 @@ impl Theirs<'_> {
             return Ok(());
         }
         let Some(_lock) = self.records.lock_janitor()? else { return Ok(()) };
-        for ended in self.end_each(scheduler, steps, reaped) {
-            self.remove(ended, reaped);
+        for (number, ended) in self.end_each(scheduler, steps, reaped).into_iter().enumerate() {
+            self.remove(number, ended, reaped);
         }
         if self.config.reap_scheduler_leftovers {
             self.remove_shells(shells, reaped);
@@ -82,8 +86,8 @@ impl Theirs<'_> {
         reaped: &mut Reaped,
     ) -> Vec<KilledStep> {
         let mut all = Vec::new();
-        for step in steps {
-            if self.is_launch && Instant::now() >= self.deadline + PATIENCE_WITH_MANY {
+        for (number, step) in steps.into_iter().enumerate() {
+            if self.is_late(number) && Instant::now() >= self.deadline + PATIENCE_WITH_MANY {
                 reaped.failed.push(format!("{}: there was no time left for it", step.path()));
                 continue;
             }
@@ -96,9 +100,9 @@ impl Theirs<'_> {
         all
     }
 
-    fn remove(&self, ended: KilledStep, reaped: &mut Reaped) {
+    fn remove(&self, number: usize, ended: KilledStep, reaped: &mut Reaped) {
         let KilledStep { step, dead, was_inhabited, is_inhabited } = ended;
-        if self.is_late() {
+        if self.is_late(number) {
             return reaped.failed.push(format!("{}: there was no time left for it", step.path()));
         }
         let ended = if is_inhabited { step.end(self.host, self.deadline) } else { Ok(was_inhabited) };
@@ -119,8 +123,8 @@ impl Theirs<'_> {
     }
 
     fn remove_shells(&self, shells: &[Box<dyn LeftShell>], reaped: &mut Reaped) {
-        for shell in shells {
-            if self.is_late() {
+        for (number, shell) in shells.iter().enumerate() {
+            if self.is_late(number) {
                 // They hold no processes.
                 return reaped
                     .failed
@@ -134,7 +138,94 @@ impl Theirs<'_> {
         }
     }
 
-    fn is_late(&self) -> bool {
-        self.is_launch && Instant::now() >= self.deadline
+    /// Whether the directory with this number is left to the next launch.
+    fn is_late(&self, number: usize) -> bool {
+        self.is_launch && number >= AT_LEAST && Instant::now() >= self.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::cgroup::usage::Used;
+    use crate::job::{Id, JobKey};
+    use crate::scheduler::{Age, Runs, Titled, WithoutCgroups};
+    use crate::sys::process::Owner;
+
+    struct StandIn;
+
+    impl WithoutCgroups for StandIn {
+        fn name(&self) -> &'static str {
+            "stand-in"
+        }
+
+        fn runs(&self, _: &Id, _: u32, _: Age<'_>) -> Runs {
+            Runs::Unknown
+        }
+    }
+
+    /// A directory that notes its removal.
+    struct Left(usize, Rc<RefCell<Vec<usize>>>);
+
+    impl LeftStep for Left {
+        fn path(&self) -> String {
+            self.0.to_string()
+        }
+
+        fn used(&self) -> Option<(JobKey, Owner, Used)> {
+            None
+        }
+
+        fn is_alive(&self, _: &Host, _: &[Titled]) -> bool {
+            false
+        }
+
+        fn end(&self, _: &Host, _: Instant) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn remove(&self, _: &Host, _: Instant) -> Result<bool> {
+            self.1.borrow_mut().push(self.0);
+            Ok(true)
+        }
+    }
+
+    impl LeftShell for Left {
+        fn path(&self) -> String {
+            self.0.to_string()
+        }
+
+        fn remove(&self, _: Instant) -> Result<bool> {
+            self.1.borrow_mut().push(self.0);
+            Ok(true)
+        }
+    }
+
+    #[test]
+    fn a_launch_that_is_late_goes_on_with_the_removal_and_leaves_the_rest_to_the_next() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
+        let host = Host::read(&config).unwrap();
+        let records = Records::open(&config.run_dir).unwrap();
+        let late = Instant::now();
+        for (is_launch, expected) in [(true, AT_LEAST), (false, 20)] {
+            let removed = Rc::new(RefCell::new(Vec::new()));
+            let left = |number| Box::new(Left(number, Rc::clone(&removed)));
+            let found = LeftBehind {
+                marked: (0..20).map(|number| left(number) as Box<dyn LeftStep>).collect(),
+                shells: (20..40).map(|number| left(number) as Box<dyn LeftShell>).collect(),
+                ..LeftBehind::default()
+            };
+            let mut reaped = Reaped::default();
+            let ours = Theirs { host: &host, config: &config, records: &records, is_launch, deadline: late };
+            ours.end((&StandIn, found), &mut reaped);
+            let all: Vec<usize> = (0..expected).chain(20..20 + expected).collect();
+            assert_eq!(*removed.borrow(), all, "{is_launch}");
+            assert_eq!(reaped.removed.len(), all.len());
+            assert_eq!(reaped.failed.is_empty(), !is_launch, "what is left is said");
+        }
     }
 }
