@@ -48,6 +48,8 @@ pub struct PrivateDirs {
     pub(super) parents: Vec<String>,
     pub(super) note: PrivateNote,
     pub(super) shares: Vec<PathBuf>,
+    /// Whether a job has a limit of space there.
+    has_limit: bool,
 }
 
 /// `PrivateTmpBase`, if users cannot write into it.
@@ -132,6 +134,7 @@ impl PrivateDirs {
             parents: parents.to_vec(),
             note,
             shares: config.private_tmp_share.clone(),
+            has_limit: config.private_tmp_space.is_some(),
         })
     }
 
@@ -143,7 +146,8 @@ impl PrivateDirs {
             jobs => jobs?,
         };
         let (run_dir, shares) = (config.run_dir.clone(), config.private_tmp_share.clone());
-        Ok(PrivateNote::read(&jobs)?.map(|note| Self { run_dir, parents: parents.to_vec(), note, shares }))
+        let has_limit = config.private_tmp_space.is_some();
+        Ok(PrivateNote::read(&jobs)?.map(|note| Self { run_dir, parents: parents.to_vec(), note, shares, has_limit }))
     }
 
     /// The job's user.
@@ -169,6 +173,11 @@ impl PrivateDirs {
 
     /// Sentences about those of the job's directories that are full now.
     pub fn full(&self) -> Vec<String> {
+        let why = if self.has_limit {
+            "PrivateTmpSpace in jobfence.conf says how much space a job has there"
+        } else {
+            "the whole file system is, since PrivateTmpSpace in jobfence.conf is not set; your administrator can make room"
+        };
         let of = |paths: &[PathBuf]| -> Option<String> {
             let (_, from) =
                 self.pairs().into_iter().find(|(path, _)| paths.first().is_some_and(|first| first == path))?;
@@ -176,7 +185,7 @@ impl PrivateDirs {
                 let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
                 format!(
                     "the job's own {} is full: programs that write there get \"No space left on device\" or \"Disk quota exceeded\". \
-                     PrivateTmpSpace in jobfence.conf says how much space a job has there",
+                     {why}",
                     names.join(" and ")
                 )
             })

@@ -1199,6 +1199,7 @@ BREAKS = (
         "a_step_that_is_taken_for_removed", "src/fence/own.rs", "let is_gone = gone.iter().any(|gone| std::ptr::eq(*gone, *tree));",
         "let is_gone = true;", "host life only_the_holders_end_ends_it",
     ),
+    Break("a_full_disk_is_said_to_be_the_jobs_limit", "src/private/dirs.rs", "if self.has_limit {", "if true {", "slurm private_disk_is_full"),
     Break("a_late_launch_removes_nothing", "src/janitor/theirs.rs", "number >= AT_LEAST && ", "", "unit a_launch_that_is_late"),
     Break("few_are_stopped", "src/cgroup/kill.rs", "for _ in 0..UNFROZEN {", "for _ in 0..UNFROZEN * 0 {", "host left_behind few_processes"),
     Break("stopped_processes_are_waited_for", "src/cgroup/kill.rs", "victim.wait(moment)) {\n            return false;",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """PrivateTmp, PrivateIPC and HideProcesses: what is only Slurm's of a job's own directories, of its memory, and of what it sees."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -45,7 +46,27 @@ def private_space(site):
         site.end(jobid)
         jobid = site.submit(user, "head -c 32M /dev/zero >/dev/shm/a", "-c1", "--mem=100")
         expect_equal(site.wait(jobid), "FAILED", "state of the job that writes more")
-        expect_match(r"No space left on device[\s\S]*the job's own /tmp and /dev/shm is full", site.output(jobid), "what its user is told")
+        expect_match(r"No space left on device[\s\S]*the job's own /tmp and /dev/shm is full[\s\S]*PrivateTmpSpace in jobfence.conf says",
+                     site.output(jobid), "what its user is told")
+
+
+@case
+def private_disk_is_full(site):
+    """Without a limit of space, a job that finds the whole disk full is not told of one."""
+    with own_directories(site, paths="/tmp", on=small_disk):
+        jobid = site.submit(site.users[0], "head -c 32M /dev/zero >/tmp/a", "-c1", "--mem=100")
+        expect_equal(site.wait(jobid), "FAILED", "state of the job that writes more than there is")
+        expect_match(r"the job's own /tmp is full[\s\S]*PrivateTmpSpace in jobfence.conf is not set", site.output(jobid), "what its user is told")
+
+
+@contextlib.contextmanager
+def small_disk(path):
+    """A file system of 8 MiB."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8M", "jobfence-test", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", path], check=True)
 
 
 @case
