@@ -5,12 +5,13 @@
 //! and what was decided is kept before the first, with the scheduler's own count of restarts. So whenever `jobfence hold` ends, the next one
 //! goes on from there. The count grows with each requeue, so no kill leads to two.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, Mode};
 
 use super::files::{Refusals, WaitingRun};
 use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, size};
+use crate::idle::speed;
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -49,7 +50,8 @@ pub fn follow(
     deadline: Instant,
 ) -> AfterLook {
     let before = waiting.refused;
-    if before.count > 0 && now.abs_diff(before.last) < BETWEEN {
+    let between = Duration::from_secs(BETWEEN).div_f64(speed());
+    if before.count > 0 && Duration::from_secs(now.abs_diff(before.last)) < between {
         return AfterLook::Later;
     }
     let after = go_on(waiting, part, config, now, keep, deadline);
