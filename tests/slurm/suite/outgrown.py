@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Programs that need more memory than their jobs asked for: with a word in time, a loan and a second run, all of them end as they should.
+
+What each needs follows from a seed. What was done for it is counted from the usage log, from Slurm and from the kernel's files.
+"""
+
+import contextlib
+import json
+import random
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract import kernel
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in
+from contract.sites import until
+from ..harness import expect_not_drained
+from ..sites import UNFINISHED
+from .again import FAILED, scontrol
+from .stored import held
+
+HERE = Path(__file__).resolve().parents[1]
+KEYS = {"MemoryPool": "1G", "MemoryPoolReserve": "1M", "ElasticRAMPercent": "150", "OnOutOfMemory": "requeue:150%,2"}
+ELASTIC, SHARE, MOST = 1.5, 1.5, 2  # as these keys say
+AT_ONCE = 8  # jobs on each CPU: most of the time they wait for Slurm
+PATIENCE = 1200
+# What they need, as a share of what they asked for. Any but the first is more than the limit may grow, and Python needs some MiB itself.
+IN_PLACE, BEYOND, FAR_BEYOND, NEVER = (1.15, 1.3), (1.1, 1.9), (1.6, 1.9), (6, 6)
+WORD = "--signal-at=B:mem:50%:USR1"
+
+
+@dataclass
+class Program:
+    """A job's program, and what became of it."""
+
+    kind: str
+    seed: int
+    asked: int  # MiB
+    needs: int  # MiB, without those of the program itself
+    options: tuple = ()
+    jobid: int = 0
+    user: str = ""
+
+    def line(self, built, wait):
+        """`wait`: for how many seconds it may wait for what helps it."""
+        numbers = f"{self.seed} {self.needs}"
+        if self.kind in ("blocks", "whole") and built:
+            return f"exec {built} {self.kind} {numbers}"
+        kind = {"blocks": "fast", "whole": "call"}.get(self.kind, self.kind)
+        return f"exec {PYTHON} -S outgrows.py {kind} {numbers} {wait} $SLURM_JOB_ID"
+
+    def bytes(self):
+        every = []
+        for number in range(self.needs):
+            every.append(((every[-1] if every else self.seed % 251) * 73 + number + 1) % 251 + 1)
+        return bytes(every)
+
+    def granted(self, restarts):
+        mib = self.asked
+        for _ in range(restarts):
+            mib = int(mib * SHARE)
+        return mib
+
+
+KINDS = {
+    "fast": BEYOND, "blocks": BEYOND, "tree": BEYOND, "mapped": BEYOND, "call": BEYOND, "whole": BEYOND, "slow": IN_PLACE,
+    "saves": FAR_BEYOND,
+}
+
+
+def programs(count, seed):
+    """So many of all kinds, one after the other."""
+    chance, made = random.Random(seed), []
+    for number in range(count):
+        kind = list(KINDS)[number % len(KINDS)]
+        asked = chance.randint(40, 60)
+        needs = round(asked * chance.uniform(*KINDS[kind]))
+        made.append(Program(kind, chance.randint(1, 1 << 30), asked, needs, (WORD,) if kind == "saves" else ()))
+    return made
+
+
+def built(site):
+    """The program in C, if there is a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        return None
+    program = site.home / "outgrows"
+    done = subprocess.run([compiler, "-O1", "-o", program, HERE / "outgrows.c"], capture_output=True, text=True, check=False)
+    expect_equal((done.returncode, done.stderr), (0, ""), "the compiler")
+    program.chmod(0o755)
+    return program
+
+
+@contextlib.contextmanager
+def many_at_once(site):
+    """More jobs at a time than the node has CPUs."""
+    scontrol(site, "update", "PartitionName=all", f"OverSubscribe=FORCE:{AT_ONCE}")
+    try:
+        yield
+    finally:
+        scontrol(site, "update", "PartitionName=all", "OverSubscribe=NO")
+
+
+def submit(site, every, wait, with_word=True):
+    in_c = built(site)
+    for user in site.users:
+        shutil.copy(HERE / "outgrows.py", site.directory(user))
+    for number, one in enumerate(every):
+        one.user = site.users[number % len(site.users)]
+        options = one.options if with_word else ()
+        one.jobid = site.submit(one.user, one.line(in_c, wait), f"--mem={one.asked}", "-n1", "--time=20", *options)
+    return every
+
+
+class Watched:
+    """Looks at all jobs until they are over, has each next run begin at once, and compares limits with what is written down."""
+
+    def __init__(self, site, every, said):
+        self.site, self.said = site, said
+        self.every = {one.jobid: one for one in every}
+        self.begun, self.failed, self.wrong, self.jobs = {}, {}, set(), {}
+
+    def has_ended(self):
+        now = time.monotonic()
+        self.jobs = {int(job["JobId"]): job for job in self.site.jobs() if int(job["JobId"]) in self.every}
+        # A job that hold has not let go yet has no priority.
+        waiting = [jobid for jobid, job in self.jobs.items()
+                   if (job["JobState"], job["Restarts"]) != ("PENDING", "0") and job["JobState"] == "PENDING" and job["Priority"] != "0"
+                   and now - self.begun.get((jobid, job["Restarts"]), -60) > 15]
+        if waiting:
+            # Slurm refuses a run that begins in the second in which the one before it was ended.
+            self.site.command("scontrol", "update", f"jobid={','.join(map(str, waiting))}", "starttime=now+2seconds")
+            self.begun.update({(jobid, self.jobs[jobid]["Restarts"]): now for jobid in waiting})
+        self.look_at_limits()
+        return all(self.is_over(jobid, job, now) for jobid, job in self.jobs.items())
+
+    def is_over(self, jobid, job, now):
+        if job["JobState"] in UNFINISHED:
+            self.failed.pop(jobid, None)
+            return False
+        if job["JobState"] == "COMPLETED":
+            return True
+        # It may be requeued yet.
+        since = self.failed.setdefault(jobid, now)
+        return f"job {jobid} of {self.every[jobid].user} {FAILED}, and is not requeued" in kernel.read(self.said) or now - since > 120
+
+    def look_at_limits(self):
+        """No limit is above what is written down, before it or behind it, and none above what it may grow to."""
+        before = records(self.site)
+        limits = limits_of_jobs(self.site)
+        behind = records(self.site)
+        for directory, limit in limits.items():
+            one = self.every.get(int(directory.rpartition("job_")[2]))
+            most = max((record[directory]["limit"] for record in (before, behind) if directory in record), default=0)
+            granted = [one.granted(restarts) * MIB for restarts in range(MOST + 1)] if one else []
+            # A job that begins has no limit for a moment.
+            if one and limit < 1 << 60 and limit not in granted and (limit > most or limit > ELASTIC * granted[-1]):
+                self.wrong.add(f"{directory} of job {one.jobid} with --mem={one.asked} has {limit}, and its record {most}")
+
+
+def records(site):
+    """What is written down of loans, by the directories of jobs."""
+    found = {}
+    place = site.run_directory()
+    for path in place.with_name(f"{place.name}-series").glob("*.lent"):
+        with contextlib.suppress(ValueError):
+            record = json.loads(kernel.read(path) or "null")
+            if record:
+                found[record["directory"]] = record
+    return found
+
+
+def limits_of_jobs(site):
+    """The limit of each job's directory in bytes."""
+    found = {}
+    for top in kernel.Group("/" + site.bases()[0]).directories():
+        for name in ("memory.limit_in_bytes", "memory.max"):
+            for path in top.glob(f"uid_*/job_*/{name}"):
+                limit = kernel.read(path).strip()
+                if limit and limit != "max":
+                    found[str(path.parent)] = int(limit)
+    return found
+
+
+def lines_of(log, every):
+    """The lines of the usage log about the scripts of these jobs, by job, in their order."""
+    found = {one.jobid: [] for one in every}
+    for path in sorted(log.glob("usage.jsonl*"), key=lambda path: path.stat().st_mtime):
+        for line in map(json.loads, kernel.read(path).splitlines()):
+            if line["step"] == "batch" and int(line["job"]) in found:
+                found[int(line["job"])].append(line)
+    return {jobid: sorted(lines, key=lambda line: line["ended_unix_seconds"]) for jobid, lines in found.items()}
+
+
+def said_of(site, one):
+    return [line for line in site.output(one.jobid).splitlines() if line]
+
+
+def expect_result(site, one, watched, lines):
+    """It has had as many runs as Slurm says, each but the last was killed for its memory, and its output is right."""
+    job, output = watched.jobs[one.jobid], site.output(one.jobid)
+    what = f"{one} of {one.user}, whose output is {output!r}"
+    expect_equal(job["JobState"], "COMPLETED", f"the state of {what}; hold says {kernel.read(watched.said)[-3000:]}")
+    expect(f"has {one.bytes().hex()}" in said_of(site, one), f"other bytes of {what}")
+    restarts = int(job["Restarts"])
+    expect_equal(len(lines), restarts + 1, f"the lines in the usage log of {what}")
+    ends = [line["exit_status"] == 0 for line in lines]
+    expect_equal(ends, [False] * restarts + [True], f"how the runs ended of {what}")
+    for number, line in enumerate(lines[:-1]):
+        expect_in("reached its memory limit of", " ".join(line["sentences"]), f"run {number} of {what}")
+    for number, line in enumerate(lines):
+        expect_equal(line["memory_granted_bytes"], one.granted(number) * MIB, f"what run {number} was granted of {what}")
+        peak, most = line["job_memory_peak_bytes"], one.granted(number) * ELASTIC * MIB
+        expect(peak <= most, f"run {number} had {peak} bytes, and may have {most}, of {what}")
+    # Otherwise it shows nothing: it has outgrown what it asked for.
+    expect(lines[-1]["job_memory_peak_bytes"] >= one.needs * MIB > one.asked * MIB, f"it needed less: {what}")
+    if restarts:
+        restart = f"jobfence: this is restart {restarts} of the job, with {one.granted(restarts)}.0 MiB of memory"
+        expect_in(restart, output, f"what the user reads of {what}")
+
+
+def twice_of(site, one, lines):
+    """The seconds of CPU time that were spent twice. From a program that saves, those behind its last note, and until it goes on."""
+    if one.kind != "saves":
+        return sum(line["cpu_seconds"] for line in lines[:-1])
+    notes = [line.split() for line in kernel.read(site.directory(one.user) / f"{one.jobid}.notes").splitlines()]
+    lost = 0
+    for run, line in enumerate(lines):
+        of_run = [(what, float(cpu)) for restart, what, _, cpu in notes if int(restart) == run]
+        if run:
+            lost += next((cpu for what, cpu in of_run if what == "begins"), 0)
+        if run < len(lines) - 1:
+            lost += line["cpu_seconds"] - max((cpu for _, cpu in of_run), default=0)
+    return lost
+
+
+def expect_nothing_left(site, log, said):
+    """Nothing is lent, held or kept of what was begun, while hold still runs."""
+    until(lambda: not records(site), 120, lambda: f"the end of loans: {records(site)}")
+    until(lambda: not limits_of_jobs(site), 120, lambda: f"the end of directories: {limits_of_jobs(site)}")
+    until(site.idle_again, 120, "an empty queue")
+    until(lambda: '"waiting":[]' in kernel.read(log / ".usage.jsonl.again"), 120, "the end of what was begun")
+    wrong = [line for line in kernel.read(said).splitlines() if "cannot" in line and "cannot store with Slurm" not in line]
+    expect_equal(wrong, [], "what hold could not do")
+
+
+def expect_all_end(site, count, seed, never=1):
+    """All of them with the keys, and some that need more than all tries give."""
+    every = programs(count, seed)
+    hopeless = [Program("fast", number + 1, 32, 32 * NEVER[0]) for number in range(never)]
+    with many_at_once(site), held(site, **KEYS) as (log, said):
+        submit(site, [*every, *hopeless], 300)
+        watched = Watched(site, [*every, *hopeless], said)
+        until(watched.has_ended, PATIENCE, lambda: f"the end of all jobs: {[*watched.jobs.values()]}; hold says: {kernel.read(said)[-5000:]}")
+        expect_equal(watched.wrong, set(), "limits above what is written down")
+        lines = lines_of(log, [*every, *hopeless])
+        lent = [one for one in every if f"job {one.jobid} of {one.user} is lent " in kernel.read(said)]
+        for one in every:
+            expect_result(site, one, watched, lines[one.jobid])
+        for one in hopeless:
+            expect_killed(site, one, watched.jobs[one.jobid], lines[one.jobid])
+            why = f"is not requeued: it was restarted {MOST} times already, and OnOutOfMemory=requeue:150%,2 allows no more"
+            expect_in(f"job {one.jobid} of {one.user} {FAILED}, and {why}", kernel.read(said), "hold's words")
+        expect_nothing_left(site, log, said)
+    expect_not_drained(site)
+    return counted(site, every, watched, lines, lent)
+
+
+def counted(site, every, watched, lines, lent):
+    """What was done, in words. Who waits for room has one run, and who saves begins nothing anew."""
+    restarts = {one.jobid: int(watched.jobs[one.jobid]["Restarts"]) for one in every}
+    again = [one for one in every if one.kind == "slow" and restarts[one.jobid]]
+    expect(not again, f"programs that wait for room had more than one run: {again}")
+    savers = [one for one in every if one.kind == "saves"]
+    once = [one for one in savers if not restarts[one.jobid]]
+    expect(not once, f"programs that need more than their limits may grow had one run: {once}")
+
+    def share(of):
+        all_of_it = sum(line["cpu_seconds"] for one in of for line in lines[one.jobid])
+        return 100 * sum(twice_of(site, one, lines[one.jobid]) for one in of) / all_of_it
+    spent = share(savers)
+    expect(spent <= 5, f"programs that save spent {spent:.1f} % of their CPU time twice")
+    runs = [sum(1 for count in restarts.values() if count == number) for number in range(MOST + 1)]
+    return (f"{len(every)} programs: {runs[0]} grew in place, {runs[1]} ran twice, {runs[2]} three times; {len(lent)} were lent memory; "
+            f"{share(every):.1f} % of the CPU time was spent twice, and {spent:.1f} % of those that save")
+
+
+def expect_killed(site, one, job, lines):
+    """It needs more than all tries give, and its user reads which limit that was."""
+    what = f"{one}, whose output is {site.output(one.jobid)!r}"
+    expect_equal((job["JobState"] in ("FAILED", "OUT_OF_MEMORY"), int(job["Restarts"])), (True, MOST), f"the end of {what}: {job}")
+    expect(not any(line.startswith("has ") for line in said_of(site, one)), f"it has it all: {what}")
+    expect_equal(len(lines), MOST + 1, f"the lines of {what}")
+    expect_in("was killed: the job reached its memory limit of ", site.output(one.jobid), f"what the user reads of {what}")
+
+
+def expect_killed_without(site, every):
+    """As today: each is killed once, at what it asked for, and its user reads that."""
+    with many_at_once(site):
+        submit(site, every, 0, with_word=False)
+        for one in every:
+            what = f"{one}, whose output is {site.output(one.jobid)!r}"
+            state = site.wait(one.jobid, timeout=300)
+            expect(state in ("FAILED", "OUT_OF_MEMORY"), f"the end of {what}: {state}")
+            limit = f"the job reached its memory limit of {one.asked}.0 MiB"
+            until(lambda one=one, limit=limit: limit in site.output(one.jobid), 60, f"the sentence for {what}")
+            expect(not any(line.startswith("has ") for line in said_of(site, one)), f"it has it all: {what}")
+            expect_equal(site.job(one.jobid)["Restarts"], "0", f"the restarts of {what}")
+    expect_not_drained(site)
+
+
+@case(on=["private"], layout=False)
+def ten_programs_outgrow_their_memory(site):
+    """Two of most kinds. All end with the right bytes, and one that never fits is killed."""
+    return expect_all_end(site, 10, 1)
+
+
+@case(on=["private"], layout=False, patient=True, release=True)
+def a_hundred_programs_outgrow_their_memory(site):
+    """All end with the right bytes. Without the keys, ten of them are killed, each at what it asked for."""
+    expect_killed_without(site, programs(10, 2))
+    return expect_all_end(site, 100, 2, never=3)
