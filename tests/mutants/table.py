@@ -2400,6 +2400,11 @@ BREAKS = (
         "slurm only_a_job_that_failed_by_it_runs_again",
     ),
     Break(
+        "what_a_job_was_lent_keeps_it_from_a_second_run", "src/command/again/steps.rs",
+        "match run.line.memory_limit_bytes {", "match run.line.memory_limit_bytes.max(run.line.job_memory_peak_bytes) {",
+        "slurm ten_programs_outgrow_their_memory",
+    ),
+    Break(
         "a_job_is_requeued_for_the_same_limit", "src/command/again/steps.rs",
         "Some(before) if limit <= before =>", "Some(before) if limit < before =>",
         "unit a_job_is_not_requeued_for_the_same_limit",

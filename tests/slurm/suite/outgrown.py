@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match
 from contract.sites import until
 from ..harness import expect_not_drained
 from ..sites import UNFINISHED
@@ -22,7 +22,7 @@ from .again import FAILED, scontrol
 from .stored import held
 
 HERE = Path(__file__).resolve().parents[1]
-KEYS = {"MemoryPool": "1G", "MemoryPoolReserve": "1M", "ElasticRAMPercent": "150", "OnOutOfMemory": "requeue:150%,2"}
+KEYS = {"MemoryPoolReserve": "1M", "ElasticRAMPercent": "150", "OnOutOfMemory": "requeue:150%,2"}
 ELASTIC, SHARE, MOST = 1.5, 1.5, 2  # as these keys say
 AT_ONCE = 8  # jobs on each CPU: most of the time they wait for Slurm
 PATIENCE = 1200
@@ -117,8 +117,8 @@ def submit(site, every, wait, with_word=True):
 class Watched:
     """Looks at all jobs until they are over, has each next run begin at once, and compares limits with what is written down."""
 
-    def __init__(self, site, every, said):
-        self.site, self.said = site, said
+    def __init__(self, site, every, said, pool):
+        self.site, self.said, self.pool = site, said, pool
         self.every = {one.jobid: one for one in every}
         self.begun, self.failed, self.wrong, self.jobs = {}, {}, set(), {}
 
@@ -147,10 +147,15 @@ class Watched:
         return f"job {jobid} of {self.every[jobid].user} {FAILED}, and is not requeued" in kernel.read(self.said) or now - since > 120
 
     def look_at_limits(self):
-        """No limit is above what is written down, before it or behind it, and none above what it may grow to."""
+        """No limit is above what is written down, before it or behind it, none above what it may grow to, and all in all no more is lent than
+        there is."""
         before = records(self.site)
         limits = limits_of_jobs(self.site)
         behind = records(self.site)
+        # What is the same before and behind was so at one moment.
+        lent = sum(record["limit"] - record["grant"] for directory, record in before.items() if behind.get(directory) == record)
+        if lent > self.pool * MIB:
+            self.wrong.add(f"{lent} bytes are lent, of a pool of {self.pool} MiB")
         for directory, limit in limits.items():
             one = self.every.get(int(directory.rpartition("job_")[2]))
             most = max((record[directory]["limit"] for record in (before, behind) if directory in record), default=0)
@@ -175,12 +180,11 @@ def records(site):
 def limits_of_jobs(site):
     """The limit of each job's directory in bytes."""
     found = {}
-    for top in kernel.Group("/" + site.bases()[0]).directories():
-        for name in ("memory.limit_in_bytes", "memory.max"):
-            for path in top.glob(f"uid_*/job_*/{name}"):
-                limit = kernel.read(path).strip()
-                if limit and limit != "max":
-                    found[str(path.parent)] = int(limit)
+    jobs = (path for top in kernel.Group("/" + site.bases()[0]).directories() for path in kernel.directories_below(top))
+    for path in (path for path in jobs if path.name.startswith("job_")):
+        limit = kernel.read(path / "memory.limit_in_bytes") or kernel.read(path / "memory.max")
+        if limit and limit != "max":
+            found[str(path)] = int(limit)
     return found
 
 
@@ -209,7 +213,7 @@ def expect_result(site, one, watched, lines):
     ends = [line["exit_status"] == 0 for line in lines]
     expect_equal(ends, [False] * restarts + [True], f"how the runs ended of {what}")
     for number, line in enumerate(lines[:-1]):
-        expect_in("reached its memory limit of", " ".join(line["sentences"]), f"run {number} of {what}")
+        expect_killed_at_its_limit(one, number, line)
     for number, line in enumerate(lines):
         expect_equal(line["memory_granted_bytes"], one.granted(number) * MIB, f"what run {number} was granted of {what}")
         peak, most = line["job_memory_peak_bytes"], one.granted(number) * ELASTIC * MIB
@@ -219,6 +223,13 @@ def expect_result(site, one, watched, lines):
     if restarts:
         restart = f"jobfence: this is restart {restarts} of the job, with {one.granted(restarts)}.0 MiB of memory"
         expect_in(restart, output, f"what the user reads of {what}")
+
+
+def expect_killed_at_its_limit(one, restarts, line):
+    """Not below what it was granted, and not above what that may grow to."""
+    found = expect_match(r"the (?:job|step) reached its memory limit of ([\d.]+) MiB", " ".join(line["sentences"]), f"run {restarts} of {one}")
+    granted = one.granted(restarts)
+    expect(granted <= float(found[1]) <= granted * ELASTIC, f"run {restarts} of {one} was killed at {found[1]} MiB, and was granted {granted}")
 
 
 def twice_of(site, one, lines):
@@ -246,13 +257,13 @@ def expect_nothing_left(site, log, said):
     expect_equal(wrong, [], "what hold could not do")
 
 
-def expect_all_end(site, count, seed, never=1):
-    """All of them with the keys, and some that need more than all tries give."""
+def expect_all_end(site, count, seed, pool, never=1):
+    """All of them with the keys, and some that need more than all tries give. `pool`: how many MiB are lent, which is less than all want."""
     every = programs(count, seed)
     hopeless = [Program("fast", number + 1, 32, 32 * NEVER[0]) for number in range(never)]
-    with many_at_once(site), held(site, **KEYS) as (log, said):
+    with many_at_once(site), held(site, MemoryPool=f"{pool}M", **KEYS) as (log, said):
         submit(site, [*every, *hopeless], 300)
-        watched = Watched(site, [*every, *hopeless], said)
+        watched = Watched(site, [*every, *hopeless], said, pool)
         until(watched.has_ended, PATIENCE, lambda: f"the end of all jobs: {[*watched.jobs.values()]}; hold says: {kernel.read(said)[-5000:]}")
         expect_equal(watched.wrong, set(), "limits above what is written down")
         lines = lines_of(log, [*every, *hopeless])
@@ -293,6 +304,8 @@ def expect_killed(site, one, job, lines):
     expect_equal((job["JobState"] in ("FAILED", "OUT_OF_MEMORY"), int(job["Restarts"])), (True, MOST), f"the end of {what}: {job}")
     expect(not any(line.startswith("has ") for line in said_of(site, one)), f"it has it all: {what}")
     expect_equal(len(lines), MOST + 1, f"the lines of {what}")
+    for number, line in enumerate(lines):
+        expect_killed_at_its_limit(one, number, line)
     expect_in("was killed: the job reached its memory limit of ", site.output(one.jobid), f"what the user reads of {what}")
 
 
@@ -314,11 +327,11 @@ def expect_killed_without(site, every):
 @case(on=["private"], layout=False)
 def ten_programs_outgrow_their_memory(site):
     """Two of most kinds. All end with the right bytes, and one that never fits is killed."""
-    return expect_all_end(site, 10, 1)
+    return expect_all_end(site, 10, 1, pool=64)
 
 
 @case(on=["private"], layout=False, patient=True, release=True)
 def a_hundred_programs_outgrow_their_memory(site):
     """All end with the right bytes. Without the keys, ten of them are killed, each at what it asked for."""
     expect_killed_without(site, programs(10, 2))
-    return expect_all_end(site, 100, 2, never=3)
+    return expect_all_end(site, 100, 2, pool=160, never=3)
