@@ -1838,6 +1838,11 @@ BREAKS = (
         "unit what_is_reserved_is_not_lent",
     ),
     Break(
+        "more_is_lent_than_the_pool_has", LEND,
+        "let of_pool = self.pool.saturating_sub(all);", "let of_pool = self.pool;",
+        "slurm ten_programs_outgrow_their_memory",
+    ),
+    Break(
         "memory_in_use_is_taken_back", LEND,
         "lent.saturating_sub(job.lent_in_use())", "lent.saturating_sub(job.lent_in_use().min(1))",
         "unit no_owner_loses_and_no_more_is_lent_than_there_is",
@@ -2400,8 +2405,13 @@ BREAKS = (
         "slurm only_a_job_that_failed_by_it_runs_again",
     ),
     Break(
-        "what_a_job_was_lent_keeps_it_from_a_second_run", "src/command/again/steps.rs",
-        "match run.line.memory_limit_bytes {", "match run.line.memory_limit_bytes.max(run.line.job_memory_peak_bytes) {",
+        "the_next_run_has_what_this_one_was_lent", "src/command/again/size.rs",
+        "let wanted = if more(asked.mib) > had {", "let wanted = if more(asked.mib) >= had {",
+        "unit the_next_run_has_more_than_this_one_was_lent",
+    ),
+    Break(
+        "what_a_run_was_lent_is_not_known", "src/command/again/steps.rs",
+        "let had = most_of(&waiting.run, asked);", "let had = most_of(&waiting.run, asked).min(asked.mib);",
         "slurm ten_programs_outgrow_their_memory",
     ),
     Break(

@@ -27,7 +27,7 @@ ELASTIC, SHARE, MOST = 1.5, 1.5, 2  # as these keys say
 AT_ONCE = 8  # jobs on each CPU: most of the time they wait for Slurm
 PATIENCE = 1200
 # What they need, as a share of what they asked for. Any but the first is more than the limit may grow, and Python needs some MiB itself.
-IN_PLACE, BEYOND, FAR_BEYOND, NEVER = (1.15, 1.3), (1.1, 1.9), (1.6, 1.9), (6, 6)
+IN_PLACE, BEYOND, FAR_BEYOND, NEVER = (1.15, 1.3), (1.1, 1.9), (1.6, 1.9), 10
 WORD = "--signal-at=B:mem:50%:USR1"
 
 
@@ -48,8 +48,8 @@ class Program:
         numbers = f"{self.seed} {self.needs}"
         if self.kind in ("blocks", "whole") and built:
             return f"exec {built} {self.kind} {numbers}"
-        kind = {"blocks": "fast", "whole": "call"}.get(self.kind, self.kind)
-        return f"exec {PYTHON} -S outgrows.py {kind} {numbers} {wait} $SLURM_JOB_ID"
+        kind = {"blocks": "fast", "whole": "call", "step": "fast"}.get(self.kind, self.kind)
+        return f"{'srun' if self.kind == 'step' else 'exec'} {PYTHON} -S outgrows.py {kind} {numbers} {wait} $SLURM_JOB_ID"
 
     def bytes(self):
         every = []
@@ -57,16 +57,22 @@ class Program:
             every.append(((every[-1] if every else self.seed % 251) * 73 + number + 1) % 251 + 1)
         return bytes(every)
 
-    def granted(self, restarts):
-        mib = self.asked
-        for _ in range(restarts):
-            mib = int(mib * SHARE)
-        return mib
+
+def granted(line):
+    """What a run asked for, in MiB."""
+    return line["memory_granted_bytes"] // MIB
+
+
+def asked_after(line):
+    """What the run after this one asks for, in MiB: half as much again, or if this one was lent as much as that, half as much again as it had."""
+    more = int(granted(line) * SHARE)
+    had = -(-line["job_memory_peak_bytes"] // MIB)
+    return more if more > had else int(had * SHARE)
 
 
 KINDS = {
     "fast": BEYOND, "blocks": BEYOND, "tree": BEYOND, "mapped": BEYOND, "call": BEYOND, "whole": BEYOND, "slow": IN_PLACE,
-    "saves": FAR_BEYOND,
+    "saves": FAR_BEYOND, "step": BEYOND,
 }
 
 
@@ -120,7 +126,8 @@ class Watched:
     def __init__(self, site, every, said, pool):
         self.site, self.said, self.pool = site, said, pool
         self.every = {one.jobid: one for one in every}
-        self.begun, self.failed, self.wrong, self.jobs = {}, {}, set(), {}
+        self.begun, self.failed, self.jobs = {}, {}, {}
+        self.limits, self.wrong = set(), set()
 
     def has_ended(self):
         now = time.monotonic()
@@ -147,8 +154,7 @@ class Watched:
         return f"job {jobid} of {self.every[jobid].user} {FAILED}, and is not requeued" in kernel.read(self.said) or now - since > 120
 
     def look_at_limits(self):
-        """No limit is above what is written down, before it or behind it, none above what it may grow to, and all in all no more is lent than
-        there is."""
+        """What is written down, before and behind it; and all in all no more is lent than there is."""
         before = records(self.site)
         limits = limits_of_jobs(self.site)
         behind = records(self.site)
@@ -157,12 +163,18 @@ class Watched:
         if lent > self.pool * MIB:
             self.wrong.add(f"{lent} bytes are lent, of a pool of {self.pool} MiB")
         for directory, limit in limits.items():
-            one = self.every.get(int(directory.rpartition("job_")[2]))
             most = max((record[directory]["limit"] for record in (before, behind) if directory in record), default=0)
-            granted = [one.granted(restarts) * MIB for restarts in range(MOST + 1)] if one else []
             # A job that begins has no limit for a moment.
-            if one and limit < 1 << 60 and limit not in granted and (limit > most or limit > ELASTIC * granted[-1]):
-                self.wrong.add(f"{directory} of job {one.jobid} with --mem={one.asked} has {limit}, and its record {most}")
+            if limit < 1 << 60:
+                self.limits.add((int(directory.rpartition("job_")[2]), limit, most))
+
+    def expect_limits(self, lines):
+        """Each limit was what a run of the job was granted, or written down as a loan, and no larger than a loan may be."""
+        for jobid, limit, most in sorted(self.limits):
+            grants = [line["memory_granted_bytes"] for line in lines.get(jobid, ())]
+            is_right = limit in grants or grants and limit <= min(most, ELASTIC * max(grants))
+            expect(is_right, f"job {jobid} has had a limit of {limit} bytes while its record said {most}; it was granted {grants}")
+        expect_equal(self.wrong, set(), "what was lent all in all")
 
 
 def records(site):
@@ -189,13 +201,18 @@ def limits_of_jobs(site):
 
 
 def lines_of(log, every):
-    """The lines of the usage log about the scripts of these jobs, by job, in their order."""
-    found = {one.jobid: [] for one in every}
-    for path in sorted(log.glob("usage.jsonl*"), key=lambda path: path.stat().st_mtime):
-        for line in map(json.loads, kernel.read(path).splitlines()):
-            if line["step"] == "batch" and int(line["job"]) in found:
-                found[int(line["job"])].append(line)
-    return {jobid: sorted(lines, key=lambda line: line["ended_unix_seconds"]) for jobid, lines in found.items()}
+    """The lines of the usage log about these jobs, one for each run: that of the script, with what else is said of its step."""
+    lines = [json.loads(line) for path in log.glob("usage.jsonl*") for line in kernel.read(path).splitlines()]
+    found = {}
+    for one in every:
+        of_job = sorted((line for line in lines if line["job"] == str(one.jobid)), key=lambda line: line["started_unix_seconds"])
+        scripts = [line for line in of_job if line["step"] == "batch"]
+        for step in (line for line in of_job if line["step"] != "batch"):
+            script = [line for line in scripts if line["started_unix_seconds"] <= step["started_unix_seconds"]][-1]
+            script["sentences"] = script["sentences"] + step["sentences"]
+            script["cpu_seconds"] += step["cpu_seconds"]
+        found[one.jobid] = scripts
+    return found
 
 
 def said_of(site, one):
@@ -212,24 +229,26 @@ def expect_result(site, one, watched, lines):
     expect_equal(len(lines), restarts + 1, f"the lines in the usage log of {what}")
     ends = [line["exit_status"] == 0 for line in lines]
     expect_equal(ends, [False] * restarts + [True], f"how the runs ended of {what}")
-    for number, line in enumerate(lines[:-1]):
-        expect_killed_at_its_limit(one, number, line)
-    for number, line in enumerate(lines):
-        expect_equal(line["memory_granted_bytes"], one.granted(number) * MIB, f"what run {number} was granted of {what}")
-        peak, most = line["job_memory_peak_bytes"], one.granted(number) * ELASTIC * MIB
-        expect(peak <= most, f"run {number} had {peak} bytes, and may have {most}, of {what}")
+    expect_grants(one, lines)
+    expect(lines[-1]["job_memory_peak_bytes"] <= granted(lines[-1]) * ELASTIC * MIB, f"it had more than it may: {what}")
     # Otherwise it shows nothing: it has outgrown what it asked for.
     expect(lines[-1]["job_memory_peak_bytes"] >= one.needs * MIB > one.asked * MIB, f"it needed less: {what}")
     if restarts:
-        restart = f"jobfence: this is restart {restarts} of the job, with {one.granted(restarts)}.0 MiB of memory"
+        restart = f"jobfence: this is restart {restarts} of the job, with {granted(lines[-1])}.0 MiB of memory"
         expect_in(restart, output, f"what the user reads of {what}")
 
 
-def expect_killed_at_its_limit(one, restarts, line):
-    """Not below what it was granted, and not above what that may grow to."""
-    found = expect_match(r"the (?:job|step) reached its memory limit of ([\d.]+) MiB", " ".join(line["sentences"]), f"run {restarts} of {one}")
-    granted = one.granted(restarts)
-    expect(granted <= float(found[1]) <= granted * ELASTIC, f"run {restarts} of {one} was killed at {found[1]} MiB, and was granted {granted}")
+def expect_grants(one, lines):
+    """Each run but the last was killed, not below what it was granted, and not above what that may grow to. The next one asked for more."""
+    expect_equal(granted(lines[0]), one.asked, f"what the first run of {one} was granted")
+    for line, after in zip(lines, lines[1:]):
+        expect_killed_at_its_limit(one, line)
+        expect_equal(granted(after), asked_after(line), f"what the run after one with {granted(line)} MiB of {one} was granted: {line}")
+
+
+def expect_killed_at_its_limit(one, line):
+    found = expect_match(r"the (?:job|step) reached its memory limit of ([\d.]+) MiB", " ".join(line["sentences"]), f"a run of {one}")
+    expect(granted(line) <= float(found[1]) <= granted(line) * ELASTIC, f"a run of {one} was killed at {found[1]} MiB: {line}")
 
 
 def twice_of(site, one, lines):
@@ -260,13 +279,13 @@ def expect_nothing_left(site, log, said):
 def expect_all_end(site, count, seed, pool, never=1):
     """All of them with the keys, and some that need more than all tries give. `pool`: how many MiB are lent, which is less than all want."""
     every = programs(count, seed)
-    hopeless = [Program("fast", number + 1, 32, 32 * NEVER[0]) for number in range(never)]
+    hopeless = [Program("fast", number + 1, 32, 32 * NEVER) for number in range(never)]
     with many_at_once(site), held(site, MemoryPool=f"{pool}M", **KEYS) as (log, said):
         submit(site, [*every, *hopeless], 300)
         watched = Watched(site, [*every, *hopeless], said, pool)
         until(watched.has_ended, PATIENCE, lambda: f"the end of all jobs: {[*watched.jobs.values()]}; hold says: {kernel.read(said)[-5000:]}")
-        expect_equal(watched.wrong, set(), "limits above what is written down")
         lines = lines_of(log, [*every, *hopeless])
+        watched.expect_limits(lines)
         lent = [one for one in every if f"job {one.jobid} of {one.user} is lent " in kernel.read(said)]
         for one in every:
             expect_result(site, one, watched, lines[one.jobid])
@@ -304,8 +323,8 @@ def expect_killed(site, one, job, lines):
     expect_equal((job["JobState"] in ("FAILED", "OUT_OF_MEMORY"), int(job["Restarts"])), (True, MOST), f"the end of {what}: {job}")
     expect(not any(line.startswith("has ") for line in said_of(site, one)), f"it has it all: {what}")
     expect_equal(len(lines), MOST + 1, f"the lines of {what}")
-    for number, line in enumerate(lines):
-        expect_killed_at_its_limit(one, number, line)
+    expect_grants(one, lines)
+    expect_killed_at_its_limit(one, lines[-1])
     expect_in("was killed: the job reached its memory limit of ", site.output(one.jobid), f"what the user reads of {what}")
 
 
