@@ -13,7 +13,7 @@ import time
 
 MIB = 1 << 20
 PROCESSES = 7  # of a tree
-WORK = 0.04  # seconds of CPU time for a block that is worth saving
+WORK = 0.05  # seconds of CPU time for a block that is worth saving
 AHEAD = 2 * MIB
 # A share of what it needs for the first time, at which a program that saves waits for the word. It is told before that.
 TOLD_BY = 0.3
