@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_reason_is_one_that_a_user_understands() {
-        let why = |restarts, mib, bounds| next(AGAIN, restarts, AskedMemory { unit: Node, mib }, mib, &bounds).unwrap_err();
+        let why =
+            |restarts, mib, bounds| next(AGAIN, restarts, AskedMemory { unit: Node, mib }, mib, &bounds).unwrap_err();
         assert_eq!(
             why(2, 100, FREE),
             "it was restarted 2 times already, and OnOutOfMemory=requeue:150%,2 allows no more"
