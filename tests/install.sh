@@ -75,6 +75,11 @@ rm -f "$stage.list"
 # have one lock for a job's memory, and open is told when a word is wanted.
 size=$(stat -c %s "$stage/usr/lib/slurm/libjobfence.so")
 [ "$(uname -m)" != x86_64 ] || [ "$size" -le 1724000 ] || fail "libjobfence.so has $size bytes, more than 1724000"
+# Only what is built for tests lets time pass faster.
+for file in sbin/jobfence lib/slurm/libjobfence.so; do
+    grep -q "jobfence" "$stage/usr/$file" || fail "$file is not there"
+    ! grep -q JOBFENCE_TEST "$stage/usr/$file" || fail "$file heeds a variable of the tests: is it a release?"
+done
 # Each crate in it runs as root in a scheduler's daemon, and is read by an administrator who asks what that is. Two are ours.
 crates=$(cargo tree --locked --offline --package libjobfence --edges normal --prefix none | sed 's/ (\*)$//' | sort -u | wc -l)
 [ "$crates" -le 28 ] || fail "the shared object is made of $crates crates: see 'cargo tree -p libjobfence'"

@@ -84,10 +84,11 @@ def commands(noticer, users):
     if kind == "hook":
         only = ["--only", *words] if words else []
         return build, [sys.executable, "-B", "tests/pbs/replay.py", *built, *only]
+    built += ["--bin-for-tests", debug / "jobfence"]
     if kind in ("htcondor", "gridengine"):
         # A break is often noticed by a wait in vain.
         return build, [sys.executable, "-B", f"tests/{kind}/cases.py", "--site", "private", "--patience", "1", *built, *words]
-    cases = [sys.executable, "-B", "tests/slurm/cases.py", *built, "--bin-for-tests", debug / "jobfence"]
+    cases = [sys.executable, "-B", "tests/slurm/cases.py", *built]
     chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
     if kind == "nodes":
         chosen += ["--site", "two-nodes"]

@@ -125,8 +125,8 @@ IN_TREES = not Path("/run/systemd/system").is_dir()
 
 
 def in_tree(scheduler, about):
-    command = (*PYTHON, f"tests/{scheduler}/cases.py", "--site", "private", *FILES)
-    options = GUEST | {"units": THIRD, "seconds": 3000, "controllers": ("cpu", "memory")}
+    command = (*PYTHON, f"tests/{scheduler}/cases.py", "--site", "private", *FILES, "--bin-for-tests", FILES_FOR_TESTS[-1])
+    options = GUEST | {"units": THIRD, "seconds": 3000, "controllers": ("cpu", "memory"), "builds": (RELEASE, BUILT)}
     return [Group(f"{scheduler} {part}/2", ((*command, "--slice", f"{part}/2"),), about=about, **options) for part in (1, 2)]
 
 

@@ -11,7 +11,9 @@ from .sites import PATH, Lacks
 
 TOP = Path(__file__).resolve().parents[2]
 # Where the tests are in the tree, and below them what an installation needs.
-TESTS, INSTALLED = "opt/jobfence-tests", ("plugstack", "hooks", "include", "docs", "README.md")
+TESTS = "opt/jobfence-tests"
+FOR_TESTS = f"{TESTS}/jobfence/target/debug/jobfence"
+INSTALLED = ("plugstack", "hooks", "include", "docs", "README.md")
 
 
 class InTreeProgram(Program):
@@ -21,6 +23,8 @@ class InTreeProgram(Program):
     def arguments(self, doc):
         parser = super().arguments(doc)
         parser.add_argument("--tree", default=self.TREE, help="of vm/tree.py (private site; default: %(default)s)")
+        parser.add_argument("--bin-for-tests", metavar="FILE", type=Path,
+                            help="the command as it is built for tests (private site): without it, a case of what is refused waits for minutes")
         parser.add_argument("--base", help=argparse.SUPPRESS)  # we are in the tree, with cgroups below this
         return parser
 
@@ -43,6 +47,7 @@ class InTreeProgram(Program):
         binds += [(TOP / name, f"{TESTS}/jobfence/{name}") for name in INSTALLED]
         built = (options.so, "libjobfence.so"), (options.bin, "jobfence")
         binds += [(path, f"{TESTS}/jobfence/target/release/{name}") for path, name in built]
+        binds += [(options.bin_for_tests, FOR_TESTS)] * bool(options.bin_for_tests)
         argv = ["python3", "-B", f"/{TESTS}/{self.SCHEDULER}/cases.py", "--site", "private", "--base", base]
         argv += ["--patience", str(options.patience)] * bool(options.patience)
         try:

@@ -36,6 +36,7 @@ class InstalledGridEngine(sites.Installed):
     SCHEDULER, NUMBER, PLACE, STEP = "gridengine", "JOB_ID", "SGE_O_WORKDIR", "step_job"
     REFUSES_DESPITE_WARN = True
     PREFIX, QUEUE, IS_SET_UP_CENTRALLY = "jobfence-gridengine-", "all.q", True
+    for_tests = None  # the command as it is built for tests
 
     def __init__(self):
         super().__init__()
@@ -327,6 +328,8 @@ class PrivateGridEngine(InstalledGridEngine):
 
     def __init__(self, base):
         self.base = base
+        built = HERE.parent / "jobfence/target/debug/jobfence"
+        self.for_tests = built if built.exists() else None
         run("env", "PREFIX=/usr", HERE.parent / "jobfence/plugstack/installation", "put")
         super().__init__()
 

@@ -1839,6 +1839,11 @@ BREAKS = (
         "unit what_is_reserved_is_not_lent",
     ),
     Break(
+        "more_is_lent_than_the_pool_has", LEND,
+        "let of_pool = self.pool.saturating_sub(all);", "let of_pool = self.pool;",
+        "slurm ten_programs_outgrow_their_memory",
+    ),
+    Break(
         "memory_in_use_is_taken_back", LEND,
         "lent.saturating_sub(job.lent_in_use())", "lent.saturating_sub(job.lent_in_use().min(1))",
         "unit no_owner_loses_and_no_more_is_lent_than_there_is",
@@ -2262,7 +2267,7 @@ BREAKS = (
     ),
     Break(
         "refusals_follow_at_once", "src/command/again/steps.rs",
-        "now.abs_diff(before.last) < BETWEEN", "now.abs_diff(before.last) > u64::MAX - BETWEEN",
+        "let between = Duration::from_secs(BETWEEN).div_f64(speed());", "let between = Duration::ZERO.div_f64(speed());",
         "unit only_refusals_one_after_the_other_count",
     ),
     Break(
@@ -2399,6 +2404,16 @@ BREAKS = (
         "a_step_with_less_of_its_own_has_the_job_requeued", "src/command/again/killed.rs",
         "if all * u128::from(self.cpus) != of_step * u128::from(cpus_of(&script)) {", "if all * u128::from(self.cpus) < of_step {",
         "slurm only_a_job_that_failed_by_it_runs_again",
+    ),
+    Break(
+        "the_next_run_has_what_this_one_was_lent", "src/command/again/size.rs",
+        "let wanted = if more(asked.mib) > had {", "let wanted = if more(asked.mib) >= had {",
+        "unit the_next_run_has_more_than_this_one_was_lent",
+    ),
+    Break(
+        "what_a_run_was_lent_is_not_known", "src/command/again/steps.rs",
+        "let had = most_of(&waiting.run, asked);", "let had = most_of(&waiting.run, asked).min(asked.mib);",
+        "slurm ten_programs_outgrow_their_memory",
     ),
     Break(
         "a_job_is_requeued_for_the_same_limit", "src/command/again/steps.rs",

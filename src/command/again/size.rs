@@ -63,8 +63,15 @@ impl MemoryBounds {
     }
 }
 
-/// What the next run asks for. The error says why it asks for nothing.
-pub fn next(again: RunAgain, restarts: u32, asked: AskedMemory, bounds: &MemoryBounds) -> Result<AskedMemory, String> {
+/// What the next run asks for. `had`: the most that the run had, in MiB of the same unit; more than it asked for, if it was lent memory. The
+/// error says why it asks for nothing.
+pub fn next(
+    again: RunAgain,
+    restarts: u32,
+    asked: AskedMemory,
+    had: u64,
+    bounds: &MemoryBounds,
+) -> Result<AskedMemory, String> {
     if restarts >= again.most {
         return Err(format!("it was restarted {restarts} times already, and OnOutOfMemory={again} allows no more"));
     }
@@ -72,7 +79,9 @@ pub fn next(again: RunAgain, restarts: u32, asked: AskedMemory, bounds: &MemoryB
         return Err("it has asked for all memory of its nodes".to_owned());
     }
     // A share of a very small amount can round down to that amount. So the next run asks for at least 1 MiB more.
-    let wanted = again.share.of(asked.mib).max(asked.mib.saturating_add(1));
+    let more = |mib: u64| again.share.of(mib).max(mib.saturating_add(1));
+    // What was lent was too little. With no more than that, the next run would be killed where this one was, unless it is lent some in time.
+    let wanted = if more(asked.mib) > had { more(asked.mib) } else { more(had) };
     let mib = bounds.most(asked.unit).map_or(wanted, |most| wanted.min(most));
     if mib <= asked.mib {
         let whose = match asked.unit {
@@ -96,7 +105,7 @@ mod tests {
     const FREE: MemoryBounds = MemoryBounds { per_node: None, per_cpu: None, node: None, cpus: 4, fewest_cpus: 4 };
 
     fn of(unit: MemoryUnit, mib: u64, restarts: u32, bounds: MemoryBounds) -> Option<u64> {
-        next(AGAIN, restarts, AskedMemory { unit, mib }, &bounds).ok().map(|asked| {
+        next(AGAIN, restarts, AskedMemory { unit, mib }, mib, &bounds).ok().map(|asked| {
             assert_eq!(asked.unit, unit);
             asked.mib
         })
@@ -133,19 +142,27 @@ mod tests {
     }
 
     #[test]
+    fn the_next_run_has_more_than_this_one_was_lent() {
+        let after = |had, bounds| next(AGAIN, 0, AskedMemory { unit: Node, mib: 100 }, had, &bounds).unwrap().mib;
+        assert_eq!([100, 149, 150, 200].map(|had| after(had, FREE)), [150, 150, 225, 300]);
+        assert_eq!(after(150, MemoryBounds { per_node: Some(120), ..FREE }), 120, "it is then lent less");
+    }
+
+    #[test]
     fn a_job_is_restarted_no_more_often_than_the_site_allows() {
         assert_eq!([0, 1, 2, 3].map(|restarts| of(Node, 100, restarts, FREE)), [Some(150), Some(150), None, None]);
     }
 
     #[test]
     fn a_reason_is_one_that_a_user_understands() {
-        let why = |restarts, mib, bounds| next(AGAIN, restarts, AskedMemory { unit: Node, mib }, &bounds).unwrap_err();
+        let why =
+            |restarts, mib, bounds| next(AGAIN, restarts, AskedMemory { unit: Node, mib }, mib, &bounds).unwrap_err();
         assert_eq!(
             why(2, 100, FREE),
             "it was restarted 2 times already, and OnOutOfMemory=requeue:150%,2 allows no more"
         );
         assert_eq!(
-            next(AGAIN, 0, AskedMemory { unit: Host, mib: 100 }, &MemoryBounds { node: Some(100), ..FREE })
+            next(AGAIN, 0, AskedMemory { unit: Host, mib: 100 }, 100, &MemoryBounds { node: Some(100), ..FREE })
                 .unwrap_err(),
             "neither its queue nor its host has more than the 100.0 MiB on its host that it has asked for"
         );
@@ -160,7 +177,7 @@ mod tests {
         #[test]
         fn it_is_always_more_and_never_too_much(
             (share, most, restarts) in (10_100_u32..=100_000, 1_u32..=9, 0_u32..20),
-            (mib, cpus) in (any::<u64>(), 0_u64..1000),
+            (mib, lent, cpus) in (any::<u64>(), any::<u32>(), 0_u64..1000),
             (per_node, per_cpu, node) in (any::<Option<u32>>(), any::<Option<u32>>(), any::<Option<u32>>()),
             is_per_cpu in any::<bool>(),
         ) {
@@ -168,14 +185,15 @@ mod tests {
             let unit = if is_per_cpu { Cpu } else { Node };
             let wide = |mib: Option<u32>| mib.map(u64::from);
             let bounds = MemoryBounds { per_node: wide(per_node), per_cpu: wide(per_cpu), node: wide(node), cpus, fewest_cpus: cpus };
-            if let Ok(asked) = next(again, restarts, AskedMemory { unit, mib }, &bounds) {
+            let had = mib.saturating_add(lent.into());
+            if let Ok(asked) = next(again, restarts, AskedMemory { unit, mib }, had, &bounds) {
                 let cpus = u128::from(cpus.max(1));
                 let (on_node, for_cpu) = match unit {
                     Node | Host => (u128::from(asked.mib), u128::from(asked.mib).div_ceil(cpus)),
                     Cpu => (u128::from(asked.mib) * cpus, u128::from(asked.mib)),
                 };
                 prop_assert!(asked.mib > mib && restarts < most);
-                prop_assert!(asked.mib <= again.share.of(mib).max(mib + 1));
+                prop_assert!(asked.mib <= again.share.of(had).max(had.saturating_add(1)));
                 prop_assert!(wide(per_node).is_none_or(|most| on_node <= u128::from(most)));
                 prop_assert!(wide(node).is_none_or(|most| on_node <= u128::from(most)));
                 prop_assert!(wide(per_cpu).is_none_or(|most| for_cpu <= u128::from(most)));

@@ -5,12 +5,13 @@
 //! and what was decided is kept before the first, with the scheduler's own count of restarts. So whenever `jobfence hold` ends, the next one
 //! goes on from there. The count grows with each requeue, so no kill leads to two.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, Mode};
 
 use super::files::{Refusals, WaitingRun};
 use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, size};
+use crate::idle::speed;
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -49,7 +50,8 @@ pub fn follow(
     deadline: Instant,
 ) -> AfterLook {
     let before = waiting.refused;
-    if before.count > 0 && now.abs_diff(before.last) < BETWEEN {
+    let between = Duration::from_secs(BETWEEN).div_f64(speed());
+    if before.count > 0 && Duration::from_secs(now.abs_diff(before.last)) < between {
         return AfterLook::Later;
     }
     let after = go_on(waiting, part, config, now, keep, deadline);
@@ -107,7 +109,8 @@ fn go_on(
         // An earlier look wanted a requeue, but the job was not requeued. The configuration of now decides.
         (JobNow::Failed { restarts, asked, bounds }, begun) => {
             let wanted = config.on_out_of_memory.map(|again| {
-                size::next(again, restarts, asked, &bounds).and_then(|more| raises(more, &waiting.run, config))
+                let had = most_of(&waiting.run, asked);
+                size::next(again, restarts, asked, had, &bounds).and_then(|more| raises(more, &waiting.run, config))
             });
             let more = match wanted {
                 Some(Ok(more)) if config.mode == Mode::Enforce => more,
@@ -138,6 +141,18 @@ fn go_on(
             AfterLook::Done
         }
         (JobNow::Next, None) => as_today("another run of it has begun, or waits, and not by this node"),
+    }
+}
+
+/// The most memory that a run had, in MiB as it was asked for: more than that, if it was lent some.
+fn most_of(run: &KilledRun, asked: AskedMemory) -> u64 {
+    match (run.line.job_memory_peak_bytes, run.line.memory_limit_bytes) {
+        // The kernel counts some pages at a time, so the peak is a little lower than the limit at which it has killed.
+        (Some(peak), Some(limit)) if limit > 0 && peak > limit => {
+            let mib = (u128::from(asked.mib) * u128::from(peak)).div_ceil(u128::from(limit));
+            u64::try_from(mib).unwrap_or(u64::MAX)
+        }
+        _ => asked.mib,
     }
 }
 

@@ -33,7 +33,7 @@ pub fn probe() -> ExitCode {
     let _ = std::env::set_current_dir("/");
     // systemd spares jobfence.service when memory is short. A child inherits that, and needs it not.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
-    let of_tests = std::env::var(LIBRARY_OF_TESTS).ok().filter(|_| cfg!(debug_assertions));
+    let of_tests = cfg!(debug_assertions).then(|| std::env::var(LIBRARY_OF_TESTS).ok()).flatten();
     let library = of_tests.unwrap_or_else(|| LIBRARY.to_owned());
     let mut nvidia = Nvidia { library, nvml: None, seen: HashMap::new() };
     for line in std::io::stdin().lock().lines() {

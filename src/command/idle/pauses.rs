@@ -7,13 +7,15 @@ use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::sys::process;
 
-/// The variable by which tests let idle time pass faster, in a program that was built for tests.
+/// The variable by which tests let long waits pass faster, in a program that was built for tests. A release does not have it.
 const SPEED_OF_TESTS: &str = "JOBFENCE_TEST_IDLE_SPEED";
 
-/// How many times faster than a clock idle time passes.
+/// How many times faster than a clock idle time passes, and the wait between two tries at a scheduler that refuses.
 pub fn speed() -> f64 {
-    let of_tests = std::env::var(SPEED_OF_TESTS).ok().filter(|_| cfg!(debug_assertions));
-    of_tests.and_then(|speed| speed.parse().ok()).unwrap_or(1.0)
+    if !cfg!(debug_assertions) {
+        return 1.0;
+    }
+    std::env::var(SPEED_OF_TESTS).ok().and_then(|speed| speed.parse().ok()).unwrap_or(1.0)
 }
 
 /// The seconds between two looks that count, and whether the looks were no further apart than usual. Nothing is known about a pause of this

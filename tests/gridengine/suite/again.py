@@ -24,6 +24,7 @@ KEYS = "SlotMemory=h_rss\n", "OnOutOfMemory=requeue:150%,2\n"
 FAILED = "failed at its memory limit"
 PATIENCE = 120
 REFUSED = PATIENCE + 2 * 90  # three refusals
+SPEED = 15  # how much faster the time between them passes, in a program that was built for tests
 CASE = {"on": ["private"]}
 
 
@@ -32,8 +33,9 @@ def die_with_parent():
 
 
 @contextlib.contextmanager
-def held(site, place=None, every=1):
-    """`jobfence hold` with a usage log, which looks at once and then so often, in seconds: where the log is, and what it says. It takes the place of the site's own."""
+def held(site, place=None, every=1, program=None):
+    """`jobfence hold` with a usage log, which looks at once and then so often, in seconds: where the log is, and what it says. It takes the
+    place of the site's own. `program` is another one than the site's: if it was built for tests, the time between refusals passes faster."""
     log, said = site.home / "usage", site.home / "hold.said"
     site.configure(f"UsageLog={log}/usage.jsonl\nReapInterval={every}\n{''.join(KEYS)}")
     def own_ones():
@@ -42,10 +44,11 @@ def held(site, place=None, every=1):
     for pid in own:
         os.kill(pid, signal.SIGTERM)
     until(lambda: not any(map(kernel.is_alive, own)), 60, "the end of the site's own hold")
-    path = f"{place}:{sites.PATH}" if place else sites.PATH
+    environment = {**site.environment, **({"PATH": f"{place}:{sites.PATH}"} if place else {}),
+                   **({"JOBFENCE_TEST_IDLE_SPEED": str(SPEED)} if program else {})}
     with open(said, "a") as words:
-        hold = subprocess.Popen([str(site.jobfence), "hold", "--config", str(site.config)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                stderr=words, env={**site.environment, "PATH": path}, preexec_fn=die_with_parent)
+        hold = subprocess.Popen([str(program or site.jobfence), "hold", "--config", str(site.config)], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=words, env=environment, preexec_fn=die_with_parent)
     try:
         until(lambda: kernel.is_alive(hold.pid), 60, "hold")
         yield log, said
@@ -183,6 +186,9 @@ if "-l" in sys.argv and count < 4:
 
 REFUSES = """
 if "-l" in sys.argv:
+    import time
+    with open(os.path.join(PLACE, "refused"), "a") as refused:
+        print(time.time(), file=refused)
     print("denied: no")
     sys.exit(1)
 """
@@ -202,10 +208,16 @@ def what_acts_for_a_user_has_that_users_name(site):
         names = {line.partition("]")[0] + "]" for line in calls}
         expect_equal(names, {f"({uid('alice')}, 65534, 65534) []"}, f"who has asked: {calls}")
         expect_equal(len([line for line in calls if " -l " in line]), 4, f"the attempts: {calls}")
-    with instead_of(site, "qalter", REFUSES) as place, held(site, place):
+    with instead_of(site, "qalter", REFUSES) as place, held(site, place, program=site.for_tests):
+        (place / "refused").touch()
+        (place / "refused").chmod(0o666)
         jobid = site.submit("alice", NEVER_FITS, *ASKS)
         until_said(site, f"job {jobid} of alice {FAILED} and was requeued, and is cancelled, since it may not ask for 150.0 MiB on its host: qalter: denied: no", REFUSED)
         site.wait(jobid)
+        at = [float(line) for line in kernel.read(place / "refused").splitlines()]
+        # Whole seconds are compared. Without the wait, a look would follow each second.
+        least = 90 / (SPEED if site.for_tests else 1) - 1
+        expect(len(at) == 3 and all(later - first >= least for first, later in zip(at, at[1:])), f"when it was asked: {at}")
 
 
 @case(**CASE)

@@ -26,6 +26,7 @@ KEYS = {"OnOutOfMemory": "requeue:150%,2"}
 FAILED = "failed at its memory limit"
 PATIENCE = 120
 REFUSED = PATIENCE + 2 * 90  # three refusals
+SPEED = 15  # how much faster the time between them passes, in a program that was built for tests
 
 
 def requeued(user, jobid, mib, restart, unit="on each node"):
@@ -260,21 +261,23 @@ def a_user_who_stops_what_acts_for_him_stops_nothing_else(site):
 
 
 REFUSES = """
+import time
 with open(os.path.join(PLACE, "callers"), "a") as callers:
-    print(os.getuid(), os.geteuid(), os.getgroups(), *sys.argv[1:], file=callers)
+    print(os.getuid(), os.geteuid(), os.getgroups(), *sys.argv[1:], time.time(), file=callers)
 if sys.argv[1] == "update":
     sys.exit("Access/permission denied for job")
 """
 
 
-@case(on=["private"], layout=False)
+@case(on=["private"], layout=False, patient=True)
 def what_the_user_may_not_ask_for_is_not_given(site):
     """All that changes the job is asked in its user's name. If more is refused, the job does not run in vain."""
-    user = site.users[0]
+    user, speed = site.users[0], SPEED if site.for_tests else 1
+    fast = {"program": site.for_tests, "variables": {"JOBFENCE_TEST_IDLE_SPEED": str(speed)}}
     with instead_of_scontrol(site, REFUSES) as place:
         (place / "callers").touch(0o666)
         (place / "callers").chmod(0o666)
-        with held(site, place, **KEYS) as (_, said):
+        with held(site, place, **fast, **KEYS) as (_, said):
             jobid = site.submit(user, NEVER_FITS, "--mem=100", "-n1")
             until_said(said, f"job {jobid} of {user} {FAILED} and was requeued, and is cancelled, since it may not ask for 150.0 MiB on "
                              "each node: scontrol update: Access/permission denied for job", REFUSED)
@@ -282,6 +285,10 @@ def what_the_user_may_not_ask_for_is_not_given(site):
         calls = [line.split() for line in kernel.read(place / "callers").splitlines()]
         changes = {(call[0], call[1], call[2]) for call in calls if call[3] != "--all"}
         expect_equal(changes, {("0", str(uid(user)), "[]")}, f"who has asked: {calls}")
+        at = [float(call[-1]) for call in calls if call[3] == "update"]
+        # Whole seconds are compared. Without the wait, a look would follow each second.
+        least = 90 / speed - 1
+        expect(len(at) == 3 and all(later - first >= least for first, later in zip(at, at[1:])), f"when it was asked: {at}")
     expect_not_drained(site)
 
 

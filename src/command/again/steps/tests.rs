@@ -381,3 +381,19 @@ fn a_job_is_not_requeued_for_the_same_limit() {
     assert!(of(20, 15, MemoryUnit::Node) && of(30, 31, MemoryUnit::Node) && of(30, 8, MemoryUnit::Cpu));
     assert!(!of(30, 15, MemoryUnit::Node) && !of(30, 30, MemoryUnit::Node) && !of(30, 7, MemoryUnit::Cpu));
 }
+
+#[test]
+fn what_a_run_was_lent_was_too_little() {
+    let of = |limit: Option<u64>, peak: Option<u64>| {
+        let mut json = waiting().run.line.json.clone();
+        (json["memory_limit_bytes"], json["job_memory_peak_bytes"]) = (json!(limit), json!(peak));
+        let run = KilledRun::from_line(LoggedStep::new(json)).unwrap();
+        most_of(&run, AskedMemory { unit: MemoryUnit::Cpu, mib: 40 })
+    };
+    const MIB: u64 = 1 << 20;
+    assert_eq!([of(None, None), of(None, Some(9)), of(Some(0), Some(9))], [40; 3]);
+    let limit = Some(80 * MIB);
+    assert_eq!([of(limit, Some(79 * MIB)), of(limit, Some(80 * MIB)), of(limit, None)], [40; 3]);
+    assert_eq!([of(limit, Some(120 * MIB)), of(limit, Some(120 * MIB - 9000))], [60; 2]);
+    assert_eq!(of(Some(1), Some(u64::MAX)), u64::MAX);
+}

@@ -46,7 +46,7 @@ pub fn next(
     let most = low.iter().filter_map(|(name, _, times)| most_of(name, *times, says)).min();
     let bounds =
         MemoryBounds { per_node: most.map(|bytes| bytes >> 20), node: Some(memory >> 20), ..MemoryBounds::default() };
-    let all = size::next(again, restarts, AskedMemory { unit: MemoryUnit::Host, mib }, &bounds)?;
+    let all = size::next(again, restarts, AskedMemory { unit: MemoryUnit::Host, mib }, mib, &bounds)?;
     let total = all.mib << 20;
     let raised = |(name, before, times): &&(&str, u64, u32)| {
         // A whole number of KiB, and never more than there is.
