@@ -2696,12 +2696,13 @@ BREAKS = (
     ),
     Break(
         "check_does_not_mount_proc", "src/private/processes.rs",
-        "if geteuid().is_root() {\n        return Dir", "if false {\n        return Dir",
+        "if geteuid().is_root() {\n        return try_own", "if false {\n        return try_own",
         "host cli a_command_that_would_see_processes_of_others",
     ),
     Break(
         "each_error_of_proc_is_of_an_old_kernel", "src/private/processes.rs",
-        "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
+        "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed(hides))",
+        "mount::make_prepared(&prepared, FLAGS | flags).map_err(|errno| unprepared(hides, errno))",
         "host cli a_command_that_would_see_processes_of_others",
     ),
     Break(
