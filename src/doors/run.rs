@@ -151,8 +151,11 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let (mut sentences, _) =
         launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), (exit, Some("--mem")));
     sentences.extend(private.iter().flat_map(PrivateDirs::full));
-    if namespace.as_mut().is_some_and(PidNamespace::has_ended) {
-        sentences.push(format!("{}: somebody has killed the init process of its PID namespace, and so all of its processes", fence.key()));
+    if namespace.as_ref().is_some_and(|namespace| namespace.is_ending(&host.proc)) {
+        sentences.push(format!(
+            "{}: somebody has killed the init process of its PID namespace, and so all of its processes",
+            fence.key()
+        ));
     }
     let ending = Ending {
         holder: "run",

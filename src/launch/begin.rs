@@ -74,7 +74,19 @@ impl Begin<'_> {
     ///
     /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, starts_processes, has_pid_namespace } = *self;
+        let Self {
+            host,
+            config,
+            schedulers,
+            key,
+            requests,
+            daemon,
+            holder,
+            gpus,
+            noted,
+            starts_processes,
+            has_pid_namespace,
+        } = *self;
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));

@@ -19,7 +19,8 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, pipe2, read, setsid, write};
 
-use super::child;
+use super::dir::Dir;
+use super::{child, process};
 use crate::error::{Error, Result};
 
 /// Where a process's own namespace is.
@@ -59,7 +60,8 @@ impl PidNamespace {
             .map_err(failed("open this process's PID namespace (PrivatePIDs)"))?;
         let (ready, tell) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe (PrivatePIDs)"))?;
         unshare(CloneFlags::CLONE_NEWPID).map_err(failed("make a PID namespace (PrivatePIDs)"))?;
-        let begun = child::start(|| be_init(&tell)).map_err(failed("start the init process of a PID namespace (PrivatePIDs)"));
+        let begun =
+            child::start(|| be_init(&tell)).map_err(failed("start the init process of a PID namespace (PrivatePIDs)"));
         let init = begun.inspect_err(|_| {
             let _ = setns(&own, CloneFlags::CLONE_NEWPID);
         })?;
@@ -82,8 +84,12 @@ impl PidNamespace {
             .map_err(failed("start children in the own PID namespace again (PrivatePIDs)"))
     }
 
-    /// Whether the init process has ended, and so all that was in the namespace.
-    pub fn has_ended(&mut self) -> bool {
+    /// Whether the init process has been killed, and so all that was in the namespace: it ends after them.
+    pub fn is_ending(&self, proc: &Dir) -> bool {
+        self.is_gone || process::is_ending(proc, self.init.as_raw())
+    }
+
+    fn has_ended(&mut self) -> bool {
         self.is_gone |= !matches!(waitpid(self.init, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive));
         self.is_gone
     }
@@ -151,6 +157,7 @@ mod tests {
         }
         // A test has several threads, so a child makes the namespace.
         let in_one = || {
+            let proc = Dir::open("/proc").unwrap();
             let mut namespace = PidNamespace::begin().unwrap();
             let (first, said) = child::ask(|| format!("{}", Pid::this()).into_bytes()).unwrap();
             let second = child::start(|| {
@@ -167,15 +174,16 @@ mod tests {
                 String::from_utf8_lossy(&text[..length]).parse::<i32>().unwrap()
             };
             assert_eq!((number(&said), number(&theirs)), (2, outside.as_raw()));
-            assert!(!namespace.has_ended());
+            assert!(!namespace.is_ending(&proc));
             waitpid(first, None).unwrap();
             waitpid(outside, None).unwrap();
             kill(namespace.init, Signal::SIGTERM).unwrap();
-            assert!(!namespace.has_ended());
+            assert!(!namespace.is_ending(&proc));
             kill(namespace.init, Signal::SIGKILL).unwrap();
             assert_eq!(waitpid(second, None), Ok(WaitStatus::Signaled(second, Signal::SIGKILL, false)));
+            assert!(namespace.is_ending(&proc));
             namespace.end(Instant::now() + Duration::from_secs(300));
-            assert!(namespace.has_ended());
+            assert!(namespace.is_ending(&proc) && namespace.has_ended());
             7
         };
         let child = child::start(in_one).unwrap();
