@@ -167,7 +167,7 @@ fn two_commands_of_one_account_cannot_reach_each_other() {
 fn a_command_sees_its_own_processes_alone() {
     let Some(site) = Site::new("sees") else { return };
     let look = "ls /proc | grep -x '[0-9]*' | sort -n | tr '\\n' ' '; echo; readlink /proc/self | grep -x '[0-9]*' >/dev/null && echo $$
-        pwd; cat fs/file; ls /proc/1/root/ >/dev/null 2>&1 && echo root; ls -d $0 2>/dev/null; ls -l /proc/1/fd 2>/dev/null | wc -l";
+        pwd; cat fs/file; ls /proc/1/root/ >/dev/null 2>&1 && echo root; ls -d $0 ${0#/proc/} 2>/dev/null; echo end";
     for keys in [OWN, "PrivatePIDs=yes HideProcesses=yes PrivateTmp=/dev/shm PrivateIPC=yes"] {
         let mut unshare = Command::new("unshare");
         let script = "mount -t tmpfs none /proc/fs && echo deep >/proc/fs/file && cd /proc && \"$@\"; ls -d /proc/$PPID >/dev/null && echo host";
@@ -181,7 +181,7 @@ fn a_command_sees_its_own_processes_alone() {
         // The init process is root's. The others are those of the line itself.
         assert!(pids.contains(&2) && pids.iter().all(|pid| *pid < 20), "{said}");
         assert_eq!(pids.contains(&1), keys == OWN, "{said}");
-        assert_eq!(rest, ["2", "/proc", "deep", "0", "host"], "{keys}: {said}{}", err(&done));
+        assert_eq!(rest, ["2", "/proc", "deep", "end", "host"], "{keys}: {said}{}", err(&done));
     }
 }
 
@@ -327,7 +327,12 @@ fn nothing_outlives_the_init_process_or_the_starter() {
         kill(Pid::from_raw(victim), Signal::SIGKILL).unwrap();
         let done = child.wait_with_output().unwrap();
         assert_eq!(done.status.signal(), Some(libc::SIGKILL));
-        assert_eq!(err(&done).contains("has killed the init process"), is_init, "{}", err(&done));
+        assert_eq!(
+            err(&done).contains("the init process of its PID namespace (PrivatePIDs) was killed"),
+            is_init,
+            "{}",
+            err(&done)
+        );
         until("the end of all that was in it", || hosts_pids(&word).is_empty() && name(init) != "jobfence-init");
     }
     // What the killed starter has left is found as ever.
@@ -347,6 +352,8 @@ fn the_init_process_is_in_no_fence() {
     let groups = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let init = init_of(&child);
     assert_eq!(groups(init), groups(child.id().cast_signed()));
+    let files = || fs::read_dir(format!("/proc/{init}/fd")).unwrap().count();
+    until("its last descriptor is closed", || files() == 0);
     let command = children(child.id()).into_iter().find(|pid| *pid != init).unwrap();
     assert!(groups(command).contains(&format!("job_run-{}", child.id())), "{}", groups(command));
     let shown = site.command("show", "").arg(format!("run-{}", child.id())).output().unwrap();

@@ -152,10 +152,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), (exit, Some("--mem")));
     sentences.extend(private.iter().flat_map(PrivateDirs::full));
     if namespace.as_ref().is_some_and(|namespace| namespace.is_ending(&host.proc)) {
-        sentences.push(format!(
-            "{}: somebody has killed the init process of its PID namespace, and so all of its processes",
-            fence.key()
-        ));
+        sentences.push(report::init_killed(fence.key()));
     }
     let ending = Ending {
         holder: "run",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a job has for itself, under each scheduler: PrivateTmp, PrivateIPC, HideProcesses."""
+"""What a job has for itself, under each scheduler: PrivateTmp, PrivateIPC, HideProcesses, and not PrivatePIDs."""
 
 import contextlib
 import os
@@ -158,6 +158,17 @@ def processes_of_others(site):
     finally:
         secret.stdin.close()
         secret.wait()
+
+
+@case
+def processes_of_its_own_are_refused(site):
+    """With PrivatePIDs, no scheduler's job starts: not with OnError=warn either. Its user is told why."""
+    for keys in ({}, {"OnError": "warn"}):
+        site.configure(PrivatePIDs="yes", **keys)
+        jobid = site.submit(site.users[0], HAS_RUN, cpus=1, mib=100)
+        expect_match(r"not started[\s\S]*\(PrivatePIDs\)", site.refused(jobid), f"what its user is told with {keys}")
+        expect(not has_run(site, jobid), f"it has run with {keys}")
+        site.delete(jobid)
 
 
 # Before 2.34, glibc has mq_open in a library of its own.
