@@ -198,7 +198,7 @@ pub fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) ->
 /// Refuses a step whose processes should be isolated where jobfence does not start them, or not so that it can be.
 fn refuse_isolation(config: &Config, starts_processes: bool, has_pid_namespace: bool) -> Result<(), NotFenced> {
     if !has_pid_namespace && pids::is_wanted(config) {
-        let error = Error::new("under this scheduler, jobfence gives no job processes of its own (PrivatePIDs)")
+        let error = Error::new("only 'jobfence run' gives a job processes of its own (PrivatePIDs)")
             .hint("take it out of jobfence.conf on this node");
         // Whatever OnError says: the job would be without it.
         return Err(NotFenced::Limit { limit: None, error, asked: None });

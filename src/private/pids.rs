@@ -63,9 +63,9 @@ pub fn fault() -> Option<String> {
     let text = |failed: Result<()>| failed.err().map(|error| error.to_string()).unwrap_or_default().into_bytes();
     let within = || PidNamespace::begin().map(|namespace| (child::ask(|| text(processes::try_own(false))), namespace));
     let try_all = || match within() {
-        Ok((Ok((there, answer)), _namespace)) => {
+        Ok((Ok((child, answer)), _namespace)) => {
             let said = answer_of(&answer);
-            let _ = child::wait(there);
+            let _ = child::wait(child);
             said.unwrap_or_else(|errno| text(Err(Error::new("ask a child (PrivatePIDs)").errno(errno))))
         }
         Ok((Err(errno), _)) => text(Err(Error::new("fork (PrivatePIDs)").errno(errno))),

@@ -120,9 +120,9 @@ pub fn close_descriptors() {
     close_from(3);
 }
 
-/// As [`close_descriptors`], and the first three as well.
-pub fn close_all_descriptors() {
-    close_from(0);
+/// As [`close_descriptors`], and stdout and stderr as well.
+pub fn close_all_but_stdin() {
+    close_from(1);
 }
 
 fn close_from(first: i32) {

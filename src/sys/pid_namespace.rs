@@ -17,7 +17,7 @@ use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, chdir, pipe2, read, setsid, write};
+use nix::unistd::{Pid, chdir, dup2_stdin, pipe2, read, setsid, write};
 
 use super::dir::Dir;
 use super::{child, process};
@@ -128,13 +128,16 @@ fn be_init(tell: &OwnedFd) -> i32 {
         // SAFETY: an ignored signal runs no code of this program.
         unsafe { sigaction(Signal::SIGCHLD, &ignored) }?;
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        dup2_stdin(tell)?;
+        child::close_all_but_stdin();
         // If its maker is dead by now, nobody reads the pipe.
-        write(tell, b"!").map(drop)
+        write(std::io::stdin(), b"!").map(drop)
     };
     if is_ready().is_err() {
         return 1;
     }
-    child::close_all_descriptors();
+    // SAFETY: nothing of this process reads or writes any more.
+    unsafe { libc::close(0) };
     loop {
         // SAFETY: waits for a signal, and nothing else.
         unsafe { libc::pause() };
