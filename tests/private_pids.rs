@@ -325,20 +325,24 @@ fn nothing_outlives_the_init_process_or_the_starter() {
         let init = init_of(&child);
         let victim = if is_init { init } else { child.id().cast_signed() };
         kill(Pid::from_raw(victim), Signal::SIGKILL).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        until("the end of all that was in it", || hosts_pids(&word).is_empty() && name(init) != "jobfence-init");
         let done = child.wait_with_output().unwrap();
-        assert_eq!(done.status.signal(), Some(libc::SIGKILL));
         assert_eq!(
             err(&done).contains("the init process of its PID namespace (PrivatePIDs) was killed"),
             is_init,
             "{}",
             err(&done)
         );
-        until("the end of all that was in it", || hosts_pids(&word).is_empty() && name(init) != "jobfence-init");
     }
     // What the killed starter has left is found as ever.
-    assert!(site.command("reap", "").output().unwrap().status.success());
-    let left = || fs::read_dir(site.run.path().join("steps")).map(Iterator::count).unwrap_or(0);
-    until("the removal of its record", || left() == 0);
+    let records = || {
+        let names = fs::read_dir(site.run.path().join("run")).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().contains("job_run-")).count()
+    };
+    assert_eq!(records(), 1);
+    let reaped = site.command("reap", "").output().unwrap();
+    assert_eq!((records(), reaped.status.code()), (0, Some(0)), "{}", err(&reaped));
 }
 
 /// A limit of processes does not count the init process, and the job's figures are right.
