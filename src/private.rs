@@ -6,7 +6,7 @@
 //! paths there ([`enter`]). So all tasks and steps share them, no process and no file keeps a namespace, and when a process has died its
 //! namespace has gone with it.
 //!
-//! There a job may also have a proc that shows no one else's processes ([`processes`]).
+//! There a job may also have a proc that shows no one else's processes ([`processes`]), and with it a PID namespace ([`pids`]).
 //!
 //! What is in an IPC namespace ([`ipc`]) is a step's own instead: the kernel makes and removes it.
 //!
@@ -19,6 +19,7 @@ mod enter;
 mod holders;
 pub mod ipc;
 pub mod leavings;
+pub mod pids;
 pub mod places;
 pub mod processes;
 mod removal;

@@ -128,6 +128,14 @@ pub fn killed_by_oomd(key: &JobKey) -> String {
     )
 }
 
+/// The sentence about a command that has ended with its PID namespace.
+pub fn init_killed(key: &JobKey) -> String {
+    format!(
+        "{key}: the init process of its PID namespace (PrivatePIDs) was killed, and the kernel killed all others in it. No limit of \
+         the job did that."
+    )
+}
+
 /// The percentage, rounded to the nearest integer, at most 100.
 fn percent(part: u64, whole: u64) -> u64 {
     let (part, whole) = (u128::from(part), u128::from(whole.max(1)));

@@ -15,11 +15,13 @@ pub mod guard;
 pub mod lock;
 pub mod mount;
 pub mod nvidia;
+pub mod pid_namespace;
 pub mod process;
 pub mod program;
 pub mod quota;
 pub mod shared;
 pub mod systemd;
+pub mod terminal;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod unwinder;
 pub mod users_dir;

@@ -205,6 +205,7 @@ fn make<T>(
             gpus,
             noted,
             starts_processes: request.starts_processes,
+            has_pid_namespace: false,
         };
         let mut of_job = policy::Limits::default();
         let planned = || {

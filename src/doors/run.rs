@@ -28,7 +28,7 @@ use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
-use crate::private::{PrivateDirs, ipc};
+use crate::private::{PrivateDirs, ipc, pids, processes};
 use crate::record::noted::Noted;
 use crate::report;
 use crate::report::account::{End, Ending, Exit};
@@ -37,6 +37,8 @@ use crate::requests::UserRequests;
 use crate::schedulers::ALL;
 use crate::sys::call_bytes::CallBytes;
 use crate::sys::child::{PlacedChild, leave_descriptors};
+use crate::sys::pid_namespace::PidNamespace;
+use crate::sys::terminal::Terminal;
 
 /// What to run, as which user, within which limits.
 #[derive(Debug)]
@@ -110,6 +112,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         gpus: &[],
         noted: noted.as_ref(),
         starts_processes: true,
+        has_pid_namespace: true,
     };
     let Begun { mut fence, plan, private, .. } =
         begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;
@@ -123,9 +126,23 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let call_bytes = CallBytes::begin(&host.proc);
     let isolate = || {
         ipc::enter(ipc::is_wanted(config))?;
-        private.as_ref().map_or_else(ipc::enter_mounts, |private| private.enter(&[]))
+        private.as_ref().map_or_else(ipc::enter_mounts, |private| private.enter(&[]))?;
+        if pids::is_wanted(config) { pids::enter(processes::is_wanted(config)) } else { Ok(()) }
     };
-    let how = spawn(|pid| attach(&mut fence, pid), isolate, request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
+    let mut namespace = None;
+    let start = || {
+        namespace = pids::begin(pids::is_wanted(config))?;
+        let place = |pid| {
+            // The command is in it, and nothing that this process does later.
+            namespace.as_ref().map_or(Ok(()), PidNamespace::leave)?;
+            attach(&mut fence, pid)
+        };
+        let terminal = namespace.as_ref().and_then(|_| Terminal::from_own());
+        let how = spawn(place, isolate, request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
+        terminal.iter().for_each(Terminal::take_back);
+        how
+    };
+    let how = start();
     let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
     let usage = Usage { rchar, wchar, ..fence.usage() };
     let used = report::ended(fence.key(), &usage);
@@ -134,6 +151,9 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let (mut sentences, _) =
         launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), (exit, Some("--mem")));
     sentences.extend(private.iter().flat_map(PrivateDirs::full));
+    if namespace.as_ref().is_some_and(|namespace| namespace.is_ending(&host.proc)) {
+        sentences.push(report::init_killed(fence.key()));
+    }
     let ending = Ending {
         holder: "run",
         run: 0,
@@ -149,6 +169,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let card = card_of(request, (config, &plan), &fence, (&usage, &ending));
     let line = launch::account(&fence, config, &usage, &ending);
     let deadline = Instant::now() + config.cleanup_timeout;
+    namespace.iter_mut().for_each(|namespace| namespace.end(deadline));
     let remains = end::close(&mut fence, deadline, |_| false);
     private.iter().for_each(|_| end::remove_private(&host, config, &fence, deadline));
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));

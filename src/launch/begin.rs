@@ -16,7 +16,7 @@ use crate::launch::tell::AskedProcesses;
 use crate::launch::{early_move, end};
 use crate::log;
 use crate::policy::Plan;
-use crate::private::{self, PrivateDirs};
+use crate::private::{self, PrivateDirs, pids};
 use crate::record::holder::Holder;
 use crate::record::noted::{Allocated, Noted};
 use crate::requests::UserRequests;
@@ -45,6 +45,8 @@ pub struct Begin<'a> {
     pub noted: Option<&'a Noted>,
     /// Whether the caller starts the job's processes, so that each can be put into the job's own directories.
     pub starts_processes: bool,
+    /// Whether the caller can have them in a PID namespace of their own.
+    pub has_pid_namespace: bool,
 }
 
 /// A step that is fenced.
@@ -72,7 +74,19 @@ impl Begin<'_> {
     ///
     /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, starts_processes } = *self;
+        let Self {
+            host,
+            config,
+            schedulers,
+            key,
+            requests,
+            daemon,
+            holder,
+            gpus,
+            noted,
+            starts_processes,
+            has_pid_namespace,
+        } = *self;
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
@@ -105,7 +119,7 @@ impl Begin<'_> {
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
         let done = undivided.and_then(|()| bear(key, config, requests, errors)).and_then(|()| {
             fence.hand_over(asked, noted)?;
-            refuse_isolation(config, starts_processes)?;
+            refuse_isolation(config, starts_processes, has_pid_namespace)?;
             Ok(own_directories(host, config, &fence)?)
         });
         match done {
@@ -181,14 +195,21 @@ pub fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) ->
     obstacle.map_or(Ok(()), |why| Err(NotFenced::Asked(Error::new(format!("--signal-at=pressure: {why}")))))
 }
 
-/// Refuses a step whose processes should be isolated where jobfence does not start them.
-fn refuse_isolation(config: &Config, starts_processes: bool) -> Result<()> {
+/// Refuses a step whose processes should be isolated where jobfence does not start them, or not so that it can be.
+fn refuse_isolation(config: &Config, starts_processes: bool, has_pid_namespace: bool) -> Result<(), NotFenced> {
+    if !has_pid_namespace && pids::is_wanted(config) {
+        let error = Error::new("only 'jobfence run' gives a job processes of its own (PrivatePIDs)")
+            .hint("take it out of jobfence.conf on this node");
+        // Whatever OnError says: the job would be without it.
+        return Err(NotFenced::Limit { limit: None, error, asked: None });
+    }
     match private::ISOLATION.iter().find(|(_, is_wanted)| !starts_processes && is_wanted(config)) {
         None => Ok(()),
         Some((key, _)) => {
             Err(Error::new("this does not work here, since the job's processes are not started by jobfence:")
                 .value(key)
-                .hint("take it out of jobfence.conf on this node"))
+                .hint("take it out of jobfence.conf on this node")
+                .into())
         }
     }
 }

@@ -17,7 +17,7 @@ pub enum NotFenced {
     General(Error),
     /// A limit without which it may not run, whatever the general `OnError` says.
     Limit {
-        /// Which limit. `None`: there are no directories to limit.
+        /// Which limit. `None`: there are no directories to limit, or the job cannot be isolated.
         limit: Option<Limit>,
         /// Why it could not be set.
         error: Error,

@@ -32,24 +32,35 @@ pub fn is_wanted(config: &Config) -> bool {
 /// Why each job would be refused for it on this host, as far as that is seen without a job. Nothing changes by the look.
 pub fn fault() -> Option<Error> {
     if geteuid().is_root() {
-        return Dir::open(PROC).and_then(|hosts| make(&hosts)).err();
+        return try_own(true).err();
     }
     // A user may not even ask.
-    mount::prepare_proc().err().filter(|errno| *errno != Errno::EPERM).map(unprepared)
+    mount::prepare_proc(true).err().filter(|errno| *errno != Errno::EPERM).map(|errno| unprepared(true, errno))
 }
 
-fn failed(errno: Errno) -> Error {
-    Error::os("mount a proc of the job's own (HideProcesses) on", PROC, errno)
+/// Makes a proc of this process's PID namespace, and mounts it nowhere. It `hides` others for HideProcesses; otherwise PrivatePIDs wants it.
+pub(super) fn try_own(hides: bool) -> Result<()> {
+    Dir::open(PROC).and_then(|hosts| make(&hosts, hides)).map(drop)
+}
+
+fn failed(hides: bool) -> impl Fn(Errno) -> Error {
+    let op = match hides {
+        true => "mount a proc of the job's own (HideProcesses) on",
+        false => "mount a proc of the job's own (PrivatePIDs) on",
+    };
+    move |errno| Error::os(op, PROC, errno)
 }
 
 /// The error of a call by which an older kernel shows itself.
-fn unprepared(errno: Errno) -> Error {
-    match errno {
-        Errno::ENOSYS | Errno::EINVAL => failed(errno).hint(
+fn unprepared(hides: bool, errno: Errno) -> Error {
+    let error = failed(hides)(errno);
+    match (errno, hides) {
+        (Errno::ENOSYS | Errno::EINVAL, true) => error.hint(
             "it needs Linux 5.8: before, all mounts of proc have the same options. Set HideProcesses=no in jobfence.conf, and mount \
              the host's /proc with hidepid=2",
         ),
-        _ => failed(errno),
+        (Errno::ENOSYS, false) => error.hint("it needs Linux 5.2. Set PrivatePIDs=no in jobfence.conf"),
+        _ => error,
     }
 }
 
@@ -57,10 +68,15 @@ fn unprepared(errno: Errno) -> Error {
 ///
 /// After an error, this process sees the host's.
 pub(super) fn hide() -> Result<()> {
+    show_own(true)
+}
+
+/// As [`hide`], with a proc of this process's PID namespace, which `hides` others or does not.
+pub(super) fn show_own(hides: bool) -> Result<()> {
     let hosts = Dir::open(PROC)?;
     let mounts = hosts.read("self/mountinfo")?;
-    let new = make(&hosts)?;
-    mount::put(&new, &hosts, c"").map_err(failed)?;
+    let new = make(&hosts, hides)?;
+    mount::put(&new, &hosts, c"").map_err(failed(hides))?;
     let mut shown: Vec<String> = Vec::new();
     for point in mounts.lines().filter_map(|line| line.split(' ').nth(4)?.strip_prefix("/proc/")) {
         let point = layout::unescape(point);
@@ -73,7 +89,8 @@ pub(super) fn hide() -> Result<()> {
             Ok(()) | Err(Errno::ENOENT) => shown.push(point),
             Err(errno) => {
                 let _ = mount::detach(&new);
-                return Err(Error::os("show (HideProcesses)", Path::new(PROC).join(point), errno));
+                let op = if hides { "show (HideProcesses)" } else { "show (PrivatePIDs)" };
+                return Err(Error::os(op, Path::new(PROC).join(point), errno));
             }
         }
     }
@@ -81,13 +98,13 @@ pub(super) fn hide() -> Result<()> {
 }
 
 /// A proc of the job's own, which is in no namespace yet.
-fn make(hosts: &Dir) -> Result<OwnedFd> {
-    let prepared = mount::prepare_proc().map_err(unprepared)?;
-    let flags = fstatvfs(hosts).map_err(failed)?.flags().bits();
-    let new = mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)?;
+fn make(hosts: &Dir, hides: bool) -> Result<OwnedFd> {
+    let prepared = mount::prepare_proc(hides).map_err(|errno| unprepared(hides, errno))?;
+    let flags = fstatvfs(hosts).map_err(failed(hides))?.flags().bits();
+    let new = mount::make_prepared(&prepared, FLAGS | flags).map_err(failed(hides))?;
     // The kernel may take the option and give the mount that all have.
-    if fstat(&new).map_err(failed)?.st_dev == hosts.stat()?.st_dev {
-        return Err(unprepared(Errno::EINVAL));
+    if fstat(&new).map_err(failed(hides))?.st_dev == hosts.stat()?.st_dev {
+        return Err(unprepared(hides, Errno::EINVAL));
     }
     Ok(new)
 }

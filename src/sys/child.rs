@@ -117,13 +117,22 @@ pub fn leave_descriptors() -> nix::Result<()> {
 
 /// To be called in a child that becomes no program: closes all descriptors but the first three, also those that are closed at an exec.
 pub fn close_descriptors() {
+    close_from(3);
+}
+
+/// As [`close_descriptors`], and stdout and stderr as well.
+pub fn close_all_but_stdin() {
+    close_from(1);
+}
+
+fn close_from(first: i32) {
     // SAFETY: close_range takes two numbers and no flags. The child uses no descriptor of its parent's after this.
-    if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } == 0 {
+    if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } == 0 {
         return;
     }
     // Before Linux 5.9, or a filter forbids it.
     let most = sysconf(SysconfVar::OPEN_MAX).ok().flatten().and_then(|most| i32::try_from(most).ok());
-    for fd in 3..most.unwrap_or(1024).min(1 << 20) {
+    for fd in first..most.unwrap_or(1024).min(1 << 20) {
         // SAFETY: close takes a number, whether or not it is a descriptor. As above, nothing of the child uses it.
         unsafe { libc::close(fd) };
     }

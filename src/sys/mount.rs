@@ -64,16 +64,18 @@ pub fn detach(mounted: &impl AsFd) -> nix::Result<()> {
     Errno::result(unsafe { libc::umount2(by_handle(mounted).as_ptr(), libc::MNT_DETACH) }).map(drop)
 }
 
-/// A proc that is not mounted yet, in which a process sees only those that it may trace. Nothing of the host's changes.
+/// A proc that is not mounted yet, of this process's PID namespace. If it `hides`, a process sees there only those that it may trace. Nothing
+/// of the host's changes.
 ///
 /// Since Linux 5.8 each mount of proc has options of its own, and knows this value by its name. Before that all mounts share the options,
 /// and the name is refused with `EINVAL`: fs/proc/root.c. Before 5.2 there is no such call: `ENOSYS`.
-pub fn prepare_proc() -> nix::Result<OwnedFd> {
+pub fn prepare_proc(hides: bool) -> nix::Result<OwnedFd> {
     // SAFETY: a NUL-terminated text, a flag, and what the kernel does not read.
     let context = unsafe { new_call(libc::SYS_fsopen, c"proc".as_ptr() as usize, FSOPEN_CLOEXEC, 0, 0, 0) };
     let context = owned(context)?;
     // The source is what programs read in the table of mounts.
-    for (key, value) in [(c"hidepid", c"ptraceable"), (c"source", c"proc")] {
+    let options = [(c"hidepid", c"ptraceable"), (c"source", c"proc")];
+    for (key, value) in options.into_iter().skip(usize::from(!hides)) {
         configure(&context, FSCONFIG_SET_STRING, key.as_ptr() as usize, value.as_ptr() as usize)?;
     }
     Ok(context)

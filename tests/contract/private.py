@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a job has for itself, under each scheduler: PrivateTmp, PrivateIPC, HideProcesses."""
+"""What a job has for itself, under each scheduler: PrivateTmp, PrivateIPC, HideProcesses, and not PrivatePIDs."""
 
 import contextlib
 import os
@@ -158,6 +158,24 @@ def processes_of_others(site):
     finally:
         secret.stdin.close()
         secret.wait()
+
+
+@case
+def processes_of_its_own_are_refused(site):
+    """With PrivatePIDs, no scheduler's job starts: not with OnError=warn either. Who can read it is told why."""
+    def reason(jobid, mark):
+        if site.SCHEDULER in ("slurm", "gridengine"):
+            return site.refused(jobid)
+        if site.SCHEDULER == "openpbs":
+            return until(lambda: re.search(r"not[^\n]*\(PrivatePIDs\)", site.log_since(mark)), 60, "the reason in MoM's log")[0]
+        return site.refusal(jobid, mark)
+    for keys in ({}, {"OnError": "warn"}):
+        site.configure(PrivatePIDs="yes", **keys)
+        mark = site.log_mark()
+        jobid = site.submit(site.users[0], HAS_RUN, cpus=1, mib=100)
+        expect_in("(PrivatePIDs)", reason(jobid, mark), f"what is said of it with {keys}")
+        expect(not has_run(site, jobid), f"it has run with {keys}")
+        site.delete(jobid)
 
 
 # Before 2.34, glibc has mq_open in a library of its own.

@@ -2686,6 +2686,81 @@ BREAKS = (
         "host cli a_command_sees_no_processes_of_others",
     ),
     Break(
+        "a_command_is_in_the_hosts_pid_namespace", "src/doors/run.rs",
+        "pids::begin(pids::is_wanted(config))?", "pids::begin(false)?",
+        "host private_pids two_commands_of_one_account",
+    ),
+    Break(
+        "a_command_of_its_own_pids_sees_the_hosts_proc", "src/doors/run.rs",
+        "pids::enter(processes::is_wanted(config))", "Ok(())",
+        "host private_pids a_command_sees_its_own_processes_alone",
+    ),
+    Break(
+        "a_working_directory_leads_out_of_the_pid_namespace", "src/private/pids.rs",
+        "here.is_none_or(|here| here.starts_with(PROC))", "false && here.is_none_or(|here| here.starts_with(PROC))",
+        "host private_pids a_command_sees_its_own_processes_alone",
+    ),
+    Break(
+        "a_pid_namespace_outlives_its_starter", "src/sys/pid_namespace.rs",
+        "        set_pdeathsig(Signal::SIGKILL)?;\n", "        let _ = set_pdeathsig(None);\n",
+        "host private_pids nothing_outlives_the_init_process",
+    ),
+    Break(
+        "orphans_stay_zombies", "src/sys/pid_namespace.rs",
+        "SigHandler::SigIgn", "SigHandler::SigDfl",
+        "host private_pids orphans_are_reaped",
+    ),
+    Break(
+        "the_init_process_outlives_the_command", "src/doors/run.rs",
+        "    namespace.iter_mut().for_each(|namespace| namespace.end(deadline));\n", "    std::mem::forget(namespace);\n",
+        "host private_pids a_command_that_would_see_others",
+    ),
+    Break(
+        "the_init_process_keeps_descriptors", "src/sys/pid_namespace.rs",
+        "child::close_all_but_stdin();", "child::close_descriptors();",
+        "host private_pids the_init_process_is_in_no_fence",
+    ),
+    Break(
+        "the_starter_stays_with_the_pid_namespace", "src/doors/run.rs",
+        "namespace.as_ref().map_or(Ok(()), PidNamespace::leave)?;", "let _ = namespace.as_ref().map_or(Ok(()), PidNamespace::leave);",
+        "host private_pids a_command_that_would_see_others",
+    ),
+    Break(
+        "a_terminal_stays_with_a_group_that_is_gone", "src/doors/run.rs",
+        "terminal.iter().for_each(Terminal::take_back);", "drop(terminal);",
+        "host private_pids a_shell_in_it_has_job_control",
+    ),
+    Break(
+        "a_killed_init_process_is_not_named", "src/doors/run.rs",
+        "namespace.as_ref().is_some_and(|namespace| namespace.is_ending(&host.proc))", "false",
+        "host private_pids nothing_outlives_the_init_process",
+    ),
+    Break(
+        "check_makes_no_pid_namespace", "src/private/pids.rs",
+        "if !geteuid().is_root() {", "if true {",
+        "host private_pids a_command_that_would_see_others",
+    ),
+    Break(
+        "check_allows_own_pids_under_slurm", "src/schedulers/slurm/command/mod.rs",
+        "refuse_pids(host.loaded, \"Slurm\", why, rows, verdict);", "let _ = (refuse_pids, why, &rows, &verdict);",
+        "host private_pids check_says_where_jobs_are_refused",
+    ),
+    Break(
+        "check_allows_own_pids_under_gridengine", "src/schedulers/gridengine/command/check.rs",
+        "refuse_pids(loaded, \"Grid Engine\", why, rows, verdict);", "let _ = (refuse_pids, why);",
+        "host private_pids check_says_where_jobs_are_refused",
+    ),
+    Break(
+        "a_job_runs_without_its_own_pids", "src/launch/begin.rs",
+        "if !has_pid_namespace && pids::is_wanted(config) {", "if false && !has_pid_namespace && pids::is_wanted(config) {",
+        "slurm processes_of_its_own_are_refused",
+    ),
+    Break(
+        "onerror_lets_a_job_run_without_its_own_pids", "src/launch/begin.rs",
+        "return Err(NotFenced::Limit { limit: None, error, asked: None });", "return Err(error.into());",
+        "slurm processes_of_its_own_are_refused",
+    ),
+    Break(
         "a_working_directory_leads_to_the_hosts_proc", "src/private/enter.rs",
         "        if hides_others {\n            canonical", "        if false {\n            canonical",
         "host cli a_command_sees_no_processes_of_others",
@@ -2712,12 +2787,13 @@ BREAKS = (
     ),
     Break(
         "check_does_not_mount_proc", "src/private/processes.rs",
-        "if geteuid().is_root() {\n        return Dir", "if false {\n        return Dir",
+        "if geteuid().is_root() {\n        return try_own", "if false {\n        return try_own",
         "host cli a_command_that_would_see_processes_of_others",
     ),
     Break(
         "each_error_of_proc_is_of_an_old_kernel", "src/private/processes.rs",
-        "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
+        "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed(hides))",
+        "mount::make_prepared(&prepared, FLAGS | flags).map_err(|errno| unprepared(hides, errno))",
         "host cli a_command_that_would_see_processes_of_others",
     ),
     Break(

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use jobfence::config::{Candidate, Loaded};
-use jobfence::private::{self, dirs, ipc, processes};
+use jobfence::private::{self, IsIsolated, dirs, ipc, pids, processes};
 
 use super::rows::Rows;
 use super::verdict::Verdict;
@@ -37,6 +37,10 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
         facts.push("a job sees in /proc only the processes of its user (HideProcesses)".to_owned());
         faults.extend(processes::fault().map(|error| error.to_string()));
     }
+    if candidates.iter().any(|candidate| pids::is_wanted(&candidate.config)) {
+        facts.push("'jobfence run' starts its command in a PID namespace of its own (PrivatePIDs)".to_owned());
+        faults.extend(pids::fault());
+    }
     facts.dedup();
     faults.dedup();
     facts.iter().for_each(|fact| rows.fact(ROW, fact));
@@ -48,10 +52,25 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
 
 /// For a scheduler under which no job has directories of its own: jobs are refused if they should have.
 pub fn refuse(loaded: &Loaded, scheduler: &str, why: &str, rows: &mut Rows, verdict: &mut Verdict) {
-    for (key, is_wanted) in private::ISOLATION {
-        if !loaded.one_by_one().any(|candidate| is_wanted(&candidate.config)) {
-            continue;
-        }
+    let all = private::ISOLATION.into_iter().chain([OF_PIDS]);
+    all.for_each(|one| refuse_one(one, loaded, (scheduler, why), rows, verdict));
+}
+
+const OF_PIDS: (&str, IsIsolated) = (pids::KEY, pids::is_wanted);
+
+/// The same for a scheduler under which jobs have all of it, but no processes of their own.
+pub fn refuse_pids(loaded: &Loaded, scheduler: &str, why: &str, rows: &mut Rows, verdict: &mut Verdict) {
+    refuse_one(OF_PIDS, loaded, (scheduler, why), rows, verdict);
+}
+
+fn refuse_one(
+    (key, is_wanted): (&str, IsIsolated),
+    loaded: &Loaded,
+    (scheduler, why): (&str, &str),
+    rows: &mut Rows,
+    verdict: &mut Verdict,
+) {
+    if loaded.one_by_one().any(|candidate| is_wanted(&candidate.config)) {
         rows.fault(ROW, format!("{key} does not work under {scheduler}: {why}"));
         verdict.no(format!("jobs of {scheduler} would be REFUSED here: {key} does not work under it"));
     }

@@ -80,6 +80,7 @@ pub fn open(host: &Host, config: &Config, uid: u32, limits: &UserLimits) -> std:
         gpus: &[],
         noted: None,
         starts_processes: false,
+        has_pid_namespace: false,
     };
     begin.open(|| plan(&exact, limits)).map(|begun| begun.fence).map_err(|why| why.to_string())
 }

@@ -9,6 +9,7 @@ use jobfence::schedulers::gridengine::complexes::{Complex, Counted, value_of};
 use jobfence::schedulers::gridengine::spool::is_of_execd;
 
 use crate::check::daemon::{DaemonKind, NotRun, SchedulerDaemon, not_ours, runs};
+use crate::check::private::refuse_pids;
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
@@ -41,6 +42,8 @@ pub fn look(
     too_much: impl Fn(&Config, &str) -> Result<Vec<String>, Failure>,
     verdict: &mut Verdict,
 ) {
+    let why = "the shepherd writes down the pids of a job for execd, and execd would take them for others";
+    refuse_pids(loaded, "Grid Engine", why, rows, verdict);
     let requests = CountedNames::from_config(loaded);
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,

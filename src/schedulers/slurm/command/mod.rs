@@ -15,6 +15,7 @@ use jobfence::schedulers::slurm::plugins::Slurm;
 use crate::again::{AgainPart, LoggedFacts};
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
+use crate::check::private::refuse_pids;
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
@@ -72,13 +73,15 @@ impl SchedulersPart for SlurmPart {
         conf::find(host.named).map(|_| "SLURM_JOB_ID")
     }
 
-    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, _: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(file) = conf::find(host.named) {
             let Checked { account, qos } = Checked::by(&Lines::read(&file));
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
             claimed(rows, host.loaded, "Slurm", &kinds, ENFORCE);
             private::say(rows, host.loaded, &Lines::read(&file), Slurm::from_file(&file).plugstack());
+            let why = "slurmstepd starts the tasks of a step, and is in the host's PID namespace itself";
+            refuse_pids(host.loaded, "Slurm", why, rows, verdict);
         }
     }
 

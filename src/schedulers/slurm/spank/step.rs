@@ -242,6 +242,7 @@ fn build(
         gpus: &[],
         noted: Some(&Noted::new(facts, GrantedTo { cpus: grant.job_cpus, memory: grant.job_memory, gpus })),
         starts_processes: true,
+        has_pid_namespace: false,
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
