@@ -33,6 +33,9 @@ for line in sys.stdin:
     print(len(kept), flush=True)
 ";
 
+/// How the user of a job reads that it was ended.
+const ENDED: &str = "job 7 step 0: jobfence ended this job, since the node ran short of memory: ";
+
 /// The job of root's.
 const ROOTS: &str = "90";
 
@@ -483,6 +486,19 @@ fn a_scavenger_has_what_an_owner_has_not_touched_and_ends_when_the_owner_needs_i
     owner.has(285);
     assert_eq!(owner.says(), "285", "the owner has what it has reserved: {}", site.said());
     assert_eq!(site.limits(ROOTS).0, 300);
+    // Its user reads why, and the log has it. What the kernel itself says of the owner is none of that.
+    site.children.clear();
+    let said = |job: &str| {
+        let closed = site.command(&["close", "--job", job]).output().unwrap();
+        assert!(closed.status.success(), "{closed:?}");
+        String::from_utf8(closed.stderr).unwrap()
+    };
+    let (of_scavenger, of_owner) = (said("7"), said(ROOTS));
+    assert_eq!(of_scavenger.matches(ENDED).count(), 1, "{of_scavenger}");
+    assert!(of_scavenger.contains("The job was granted 64.0 MiB, and used "), "{of_scavenger}");
+    assert!(!of_owner.contains(ENDED), "{of_owner}");
+    let log = fs::read_to_string(site.path("log/usage.jsonl")).unwrap();
+    assert_eq!(log.matches(ENDED).count(), 1, "{log}");
 }
 
 /// What is in use below, in MiB, without page cache. Not the sums of memory.stat: the kernel brings them up to date every two seconds.

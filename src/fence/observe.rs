@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::figures::{LimitedTo, Usage};
 use crate::job::Cpus;
 use crate::policy::Level;
-use crate::record::card_note;
+use crate::record::{card_note, loan};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
@@ -293,6 +293,18 @@ impl Fence {
             });
         }
         found
+    }
+
+    /// Why jobfence.service has ended the job (`report::ended_by_hold`), if it has. Only a scavenger is ended for what it was lent.
+    pub fn why_ended(&self) -> Option<String> {
+        self.limits.plan.as_ref().filter(|plan| plan.scavenger)?;
+        loan::why_ended(&self.lent_note()?).map(str::to_owned)
+    }
+
+    /// What jobfence.service has noted of the memory that the job is lent.
+    fn lent_note(&self) -> Option<String> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        mark::lent(&*tree.job().ok()?).ok()?
     }
 
     /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),

@@ -1884,8 +1884,23 @@ BREAKS = (
     ),
     Break(
         "a_scavenger_is_ended_before_its_time", LEND,
-        "self.free >= self.reserve / SHORT", "self.free >= self.reserve",
+        "self.free >= self.short()", "self.free >= self.reserve",
         "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
+    ),
+    Break(
+        "who_loses_a_loan_reads_nothing", "src/launch/tell.rs",
+        "{ fence.why_ended() }", "{ fence.why_ended().filter(|_| false) }",
+        "host lend a_scavenger_has_what_an_owner_has_not_touched",
+    ),
+    Break(
+        "who_loses_a_loan_is_not_told", "src/command/lend/told.rs",
+        "why_ended: Some(why.to_owned()), ..loan", "why_ended: Some(why.to_owned()).filter(|_| false), ..loan",
+        "unit a_user_reads_of_the_largest_loan_and_of_its_return",
+    ),
+    Break(
+        "a_new_hold_forgets_whom_the_last_one_was_to_end", BORROWER,
+        "told.is_ended().then(Instant::now)", "told.is_ended().then(Instant::now).filter(|_| false)",
+        "unit a_job_that_an_earlier_process_has_told_its_end_is_ended",
     ),
     Break(
         "a_young_job_has_touched_nothing", "src/command/lend/touched.rs",
