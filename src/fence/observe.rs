@@ -2,7 +2,7 @@
 //! What the step has used, and its limits as the kernel has them.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -18,7 +18,7 @@ use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::usage::{Depth, forks_refused, forks_refused_here, memory_peak_file, oom_kills};
 use crate::cgroup::{limits, mark, walk};
-use crate::config::{Limit, Percent};
+use crate::config::{Config, Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::figures::{LimitedTo, Usage};
@@ -79,16 +79,20 @@ impl Fence {
         found
     }
 
-    /// What jobfence.service has noted for the job's card, if it samples at this interval.
-    pub fn noted_for_a_card(&self, interval: Option<Duration>) -> String {
+    /// What jobfence.service has noted for the job's card, if it samples, or lends memory.
+    pub fn noted_for_a_card(&self, config: &Config) -> String {
+        let lent = || {
+            config.memory_pool?;
+            loan::row(&self.lent_note()?).map(str::to_owned)
+        };
         let noted = || {
-            let interval = interval?;
+            let interval = config.sample_interval?;
             let tree = self.trees.iter().find(|tree| mark::bears_cards(tree.hierarchy()))?;
             let note = mark::card(&*tree.job().ok()?).ok()??;
             let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
             card_note::lines(&note, since_boot.into(), interval)
         };
-        noted().unwrap_or_default()
+        [lent(), noted()].into_iter().flatten().collect::<Vec<_>>().join("\n")
     }
 
     /// The CPUs that the quotas of the job and its user allow, as the kernel has them; `None` when unlimited.
@@ -299,6 +303,11 @@ impl Fence {
     pub fn why_ended(&self) -> Option<String> {
         self.limits.plan.as_ref().filter(|plan| plan.scavenger)?;
         loan::why_ended(&self.lent_note()?).map(str::to_owned)
+    }
+
+    /// The most bytes that the job was lent beyond its memory limit at once. `None`: nothing, or it is not known.
+    pub fn most_lent(&self) -> Option<u64> {
+        loan::most(&self.lent_note()?)
     }
 
     /// What jobfence.service has noted of the memory that the job is lent.

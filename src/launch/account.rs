@@ -27,8 +27,9 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
         facts.node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).into();
     }
     let job = fence.job_usage();
+    let lent = config.memory_pool.and_then(|_| fence.most_lent());
     let ending = Ending { facts: &facts, ..*ending };
-    Some(Account { key: fence.key(), ended: SystemTime::now(), usage, job: &job, ending }.line())
+    Some(Account { key: fence.key(), ended: SystemTime::now(), usage, job: &job, lent, ending }.line())
 }
 
 /// Adds that line to the usage log. A failure is no error of the step.

@@ -8,6 +8,9 @@
 /// The number of this form.
 const VERSION: &str = "1 ";
 
+/// The label of the card's row.
+pub const LABEL: &str = "lent";
+
 /// The note: `numbers` begins with the most bytes that were lent.
 pub fn note(numbers: &str, row: &str, why_ended: Option<&str>) -> String {
     let why_ended = why_ended.map(|why| format!("\n{why}")).unwrap_or_default();

@@ -39,7 +39,8 @@ impl TellableLoan {
         let (most_in_words, grant_in_words) = (binary(*most), binary(*grant));
         let given_back = if *until > 0 { format!("; all given back at {}", at(*until)) } else { String::new() };
         let row = format!(
-            "lent\t\tat most {most_in_words} beyond its limit of {grant_in_words}, from {}{given_back}",
+            "{}\t\tat most {most_in_words} beyond its limit of {grant_in_words}, from {}{given_back}",
+            loan::LABEL,
             at(*since)
         );
         loan::note(&format!("{most} {grant} {since} {until}"), &row, why_ended.as_deref())
