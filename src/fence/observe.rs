@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::figures::{LimitedTo, Usage};
 use crate::job::Cpus;
 use crate::policy::Level;
-use crate::record::{card_note, loan};
+use crate::record::card_note;
+use crate::record::loan::{self, LoanLine};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
@@ -81,10 +82,6 @@ impl Fence {
 
     /// What jobfence.service has noted for the job's card, if it samples, or lends memory.
     pub fn noted_for_a_card(&self, config: &Config) -> String {
-        let lent = || {
-            config.memory_pool?;
-            loan::row(&self.lent_note()?).map(str::to_owned)
-        };
         let noted = || {
             let interval = config.sample_interval?;
             let tree = self.trees.iter().find(|tree| mark::bears_cards(tree.hierarchy()))?;
@@ -92,7 +89,11 @@ impl Fence {
             let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
             card_note::lines(&note, since_boot.into(), interval)
         };
-        [lent(), noted()].into_iter().flatten().collect::<Vec<_>>().join("\n")
+        let noted = noted().unwrap_or_default();
+        match config.memory_pool.and_then(|_| self.lent(LoanLine::Row)) {
+            Some(lent) => lent + "\n" + &noted,
+            None => noted,
+        }
     }
 
     /// The CPUs that the quotas of the job and its user allow, as the kernel has them; `None` when unlimited.
@@ -302,18 +303,14 @@ impl Fence {
     /// Why jobfence.service has ended the job (`report::ended_by_hold`), if it has. Only a scavenger is ended for what it was lent.
     pub fn why_ended(&self) -> Option<String> {
         self.limits.plan.as_ref().filter(|plan| plan.scavenger)?;
-        loan::why_ended(&self.lent_note()?).map(str::to_owned)
+        self.lent(LoanLine::WhyEnded)
     }
 
-    /// The most bytes that the job was lent beyond its memory limit at once. `None`: nothing, or it is not known.
-    pub fn most_lent(&self) -> Option<u64> {
-        loan::most(&self.lent_note()?)
-    }
-
-    /// What jobfence.service has noted of the memory that the job is lent.
-    fn lent_note(&self) -> Option<String> {
+    /// What jobfence.service has noted of the memory that the job is lent. `None`: nothing.
+    pub fn lent(&self, what: LoanLine) -> Option<String> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
-        mark::lent(&*tree.job().ok()?).ok()?
+        let note = mark::lent(&*tree.job().ok()?).ok()??;
+        loan::line(&note, what).map(str::to_owned)
     }
 
     /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),

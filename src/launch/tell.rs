@@ -66,8 +66,10 @@ pub fn tell(
     let may_be_by_oomd = may_be_by_others && ended.is_none() && unsaid == 0 && !before.by_oomd;
     let by_oomd = may_be_by_oomd && fence.is_killed_by_oomd();
     let by_hold = before.by_hold || ended.is_some();
-    let others = by_oomd.then(|| report::killed_by_oomd(fence.key()));
-    let ended = ended.map(|why| report::ended_by_hold(fence.key(), &why));
+    let others = match ended {
+        Some(why) => Some(report::ended_by_hold(fence.key(), &why)),
+        None => by_oomd.then(|| report::killed_by_oomd(fence.key())),
+    };
     let reported = Reported {
         // Kills in a directory that is gone are not counted any more.
         kills: kills.max(before.kills),
@@ -75,7 +77,7 @@ pub fn tell(
         by_oomd: before.by_oomd || by_oomd,
         by_hold,
     };
-    (refused.into_iter().chain(killed).chain(others).chain(ended).collect(), reported)
+    (refused.into_iter().chain(killed).chain(others).collect(), reported)
 }
 
 fn of_refusals(fence: &Fence, unsaid: u64, asked: Option<AskedProcesses>) -> Option<String> {

@@ -1,63 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence hold` notes of the memory that a job is lent, as it is on the job's directory, for the end of the job's steps: a line of
-//! numbers, the card's row (`report::card::noted`), and why the job was ended, if it was.
+//! What `jobfence hold` notes of the memory that a job is lent, as it is on the job's directory, for the end of the job's steps.
 //!
-//! The first line is `1`, the most bytes that the job was lent, and what only `hold` reads. A later release may write more behind that, and
-//! more lines. If their meaning changes, the number does, and then nothing is said.
+//! The first line is `1`. A later release may write more lines. If their meaning changes, the number does, and then nothing is said.
 
 /// The number of this form.
-const VERSION: &str = "1 ";
+const VERSION: &str = "1";
 
-/// The label of the card's row.
-pub const LABEL: &str = "lent";
+/// How the card's row begins: with its label. No other row begins so.
+pub const LABEL: &str = "lent\t";
 
-/// The note: `numbers` begins with the most bytes that were lent.
-pub fn note(numbers: &str, row: &str, why_ended: Option<&str>) -> String {
+/// A line of a note, by its number.
+#[derive(Debug, Clone, Copy)]
+pub enum LoanLine {
+    /// The most bytes that the job was lent beyond its limit at once.
+    Most = 1,
+    /// The card's row (`report::card::noted`).
+    Row = 2,
+    /// What only `hold` reads.
+    OfHold = 3,
+    /// Why the job was ended (`report::ended_by_hold`), if it was.
+    WhyEnded = 4,
+}
+
+/// The note.
+pub fn note(most: u64, row: &str, of_hold: &str, why_ended: Option<&str>) -> String {
     let why_ended = why_ended.map(|why| format!("\n{why}")).unwrap_or_default();
-    format!("{VERSION}{numbers}\n{row}{why_ended}")
+    format!("{VERSION}\n{most}\n{row}\n{of_hold}{why_ended}")
 }
 
-/// The numbers of a note's first line.
-pub fn numbers(note: &str) -> Option<&str> {
-    note.lines().next()?.strip_prefix(VERSION)
-}
-
-/// The most bytes that the job was lent beyond its limit at once.
-pub fn most(note: &str) -> Option<u64> {
-    numbers(note)?.split(' ').next()?.parse().ok()
-}
-
-/// The card's row.
-pub fn row(note: &str) -> Option<&str> {
-    numbers(note).and_then(|_| note.lines().nth(1))
-}
-
-/// Why the job was ended, in a sentence. `None`: it was not.
-pub fn why_ended(note: &str) -> Option<&str> {
-    numbers(note).and_then(|_| note.lines().nth(2))
+/// A line of a note. `None`: the note does not have it, or is another release's.
+pub fn line(note: &str, which: LoanLine) -> Option<&str> {
+    let mut lines = note.split('\n');
+    (lines.next()? == VERSION).then_some(())?;
+    lines.nth(which as usize - 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use LoanLine::{Most, OfHold, Row, WhyEnded};
 
     #[test]
     fn a_note_is_read_as_it_was_written() {
-        let lent = note("5 6", "lent\t\tx", None);
-        assert_eq!(
-            (numbers(&lent), most(&lent), row(&lent), why_ended(&lent)),
-            (Some("5 6"), Some(5), Some("lent\t\tx"), None)
-        );
-        let ended = note("5", "lent\t\tx", Some("the node ran short"));
-        assert_eq!((most(&ended), why_ended(&ended)), (Some(5), Some("the node ran short")));
+        let all = |note: &str| [Most, Row, OfHold, WhyEnded].map(|which| line(note, which).map(str::to_owned));
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(all(&note(5, "lent\t\tx", "6 7", None)), [some("5"), some("lent\t\tx"), some("6 7"), None]);
+        let ended = note(5, "lent\t\tx", "6", Some("the node ran short"));
+        assert_eq!(all(&ended), [some("5"), some("lent\t\tx"), some("6"), some("the node ran short")]);
         // A later release writes more.
-        assert_eq!(why_ended(&format!("{ended}\nmore")), Some("the node ran short"));
+        assert_eq!(all(&format!("{ended}\nmore")), all(&ended));
     }
 
     #[test]
     fn what_another_release_has_noted_is_not_guessed_at() {
-        for other in ["", "2 5\nlent\t\tx\ny", "15\nlent\t\tx\ny", "x"] {
-            assert_eq!((most(other), row(other), why_ended(other)), (None, None, None), "{other}");
+        for other in ["", "1", "2\n5\nlent\t\tx\n6\ny", "15\nlent\t\tx\ny", "x"] {
+            assert_eq!((line(other, Most), line(other, Row), line(other, WhyEnded)), (None, None, None), "{other}");
         }
     }
 }

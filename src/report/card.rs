@@ -49,7 +49,7 @@ pub fn lines(when: UsageCard, site_text: Option<&str>, figures: &Figures<'_>) ->
     }
     let is_long = figures.wall.is_none_or(|wall| wall >= SHORT);
     let says_something = figures.was_stopped()
-        || figures.noted_rows().any(|(label, ..)| label == LABEL)
+        || figures.noted.starts_with(LABEL)
         || !figures.waits().is_empty()
         || is_wasteful
         || is_long && (figures.has_failed() || !figures.is_array_task);

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jobfence::bytes::binary;
 use jobfence::cgroup::mark;
-use jobfence::record::loan;
+use jobfence::record::loan::{self, LoanLine};
 use jobfence::report::account::utc;
 
 use super::directory::JobDirectory;
@@ -36,21 +36,24 @@ impl TellableLoan {
     fn note(&self) -> String {
         let Self { most, grant, since, until, why_ended } = self;
         let at = |seconds: u64| minute(&utc(UNIX_EPOCH + Duration::from_secs(seconds)));
-        let (most_in_words, grant_in_words) = (binary(*most), binary(*grant));
         let given_back = if *until > 0 { format!("; all given back at {}", at(*until)) } else { String::new() };
         let row = format!(
-            "{}\t\tat most {most_in_words} beyond its limit of {grant_in_words}, from {}{given_back}",
+            "{}\tat most {} beyond its limit of {}, from {}{given_back}",
             loan::LABEL,
+            binary(*most),
+            binary(*grant),
             at(*since)
         );
-        loan::note(&format!("{most} {grant} {since} {until}"), &row, why_ended.as_deref())
+        loan::note(*most, &row, &format!("{grant} {since} {until}"), why_ended.as_deref())
     }
 
     fn from_note(note: &str) -> Option<Self> {
-        let mut numbers = loan::numbers(note)?.split(' ').map_while(|number| number.parse().ok());
+        let line = |which| loan::line(note, which);
+        let mut numbers = line(LoanLine::OfHold)?.split(' ').map_while(|number| number.parse().ok());
         let mut number = || numbers.next();
-        let (most, grant, since, until) = (number()?, number()?, number()?, number()?);
-        Some(Self { most, grant, since, until, why_ended: loan::why_ended(note).map(str::to_owned) })
+        let (grant, since, until) = (number()?, number()?, number()?);
+        let most = line(LoanLine::Most)?.parse().ok()?;
+        Some(Self { most, grant, since, until, why_ended: line(LoanLine::WhyEnded).map(str::to_owned) })
     }
 }
 
@@ -129,28 +132,26 @@ mod tests {
             return crate::skip::skip("only root can mark a directory, and not on each file system");
         }
         let noted = || lent(&dir).unwrap().unwrap_or_default();
+        let line = |which| loan::line(&noted(), which).map(str::to_owned);
+        let most = || line(LoanLine::Most).map(|most| most.parse::<u64>().unwrap() / MIB);
+        let row = || line(LoanLine::Row).unwrap();
         let of = |mib: u64| JobLent { grant: 64 * MIB, limit: (64 + mib) * MIB, ..JobLent::default() };
         let mut told = LoanTold::default();
         told.follow(&directory, &of(0));
         assert_eq!(noted(), "", "nothing was lent");
         [8, 32, 16].iter().for_each(|mib| told.follow(&directory, &of(*mib)));
-        assert_eq!(loan::most(&noted()), Some(32 * MIB));
-        let row = |note: &str| loan::row(note).unwrap().to_owned();
-        assert!(
-            row(&noted()).starts_with("lent\t\tat most 32.0 MiB beyond its limit of 64.0 MiB, from 20"),
-            "{}",
-            noted()
-        );
+        assert_eq!(most(), Some(32));
+        assert!(row().starts_with("lent\t\tat most 32.0 MiB beyond its limit of 64.0 MiB, from 20"), "{}", noted());
         assert!(!noted().contains("given back"));
         told.follow(&directory, &of(0));
-        assert!(row(&noted()).contains("; all given back at 20"), "{}", noted());
+        assert!(row().contains("; all given back at 20"), "{}", noted());
         // Another process goes on, of which the job has no record.
         let mut next = LoanTold::default();
         next.follow(&directory, &of(8));
-        assert_eq!((loan::most(&noted()), row(&noted()).contains("given back")), (Some(32 * MIB), false));
-        assert_eq!((next.is_ended(), loan::why_ended(&noted())), (false, None));
+        assert_eq!((most(), row().contains("given back")), (Some(32), false));
+        assert_eq!((next.is_ended(), line(LoanLine::WhyEnded)), (false, None));
         next.end(&directory, &of(16), "x");
-        assert_eq!((loan::most(&noted()), loan::why_ended(&noted())), (Some(32 * MIB), Some("x")));
+        assert_eq!((most(), line(LoanLine::WhyEnded).as_deref()), (Some(32), Some("x")));
         let found = LoanTold::found(&directory);
         assert!(found.is_ended());
         assert_eq!(found.0, next.0);
