@@ -12,6 +12,7 @@ mod header;
 pub mod holder;
 pub mod job;
 mod lines;
+pub mod loan;
 pub mod noted;
 mod plan;
 mod removal;

@@ -136,6 +136,22 @@ pub fn init_killed(key: &JobKey) -> String {
     )
 }
 
+/// One sentence for the user: `jobfence hold` has ended the job, and has noted why.
+pub fn ended_by_hold(key: &JobKey, why: &str) -> String {
+    format!("{key}: jobfence ended this job, since {why}")
+}
+
+/// Why `jobfence hold` ends a scavenger. In bytes: what is free on the node, of which at least `short` must be, and what the job was granted
+/// and uses beyond that.
+pub fn ended_for_owners(free: u64, short: u64, (granted, beyond): (u64, u64)) -> String {
+    let [free, short, granted, beyond] = [free, short, granted, beyond].map(mebibytes);
+    format!(
+        "the node ran short of memory: {free} were free, and at least {short} must be. The job was granted {granted}, and used {beyond} \
+         more, which others have reserved (Scavenger). Submit it again. What a job is granted is never taken from it: with more of that, \
+         it loses less."
+    )
+}
+
 /// The percentage, rounded to the nearest integer, at most 100.
 fn percent(part: u64, whole: u64) -> u64 {
     let (part, whole) = (u128::from(part), u128::from(whole.max(1)));
@@ -205,6 +221,14 @@ mod tests {
             too_many_processes(&key(), 2, Some(60), None, Some("--pids-max")),
             format!("{begin} the job 60 at once. Start fewer, or ask for more with --pids-max.")
         );
+    }
+
+    #[test]
+    fn who_loses_a_loan_reads_by_how_much_the_node_was_short() {
+        let said = ended_by_hold(&key(), &ended_for_owners(12 << 20, 20 << 20, (64 << 20, 86 << 20)));
+        let begin = "job 5 step batch: jobfence ended this job, since the node ran short of memory: 12.0 MiB were free, and at least 20.0 MiB must be. \
+                     The job was granted 64.0 MiB, and used 86.0 MiB more, which others have reserved (Scavenger). ";
+        assert!(said.starts_with(begin) && !said.contains('\n'), "{said}");
     }
 
     #[test]

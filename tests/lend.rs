@@ -3,7 +3,7 @@
 //! no limit is above what the record says, wherever `jobfence hold` is killed.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -32,6 +32,9 @@ for line in sys.stdin:
         kept[-1].write(b'x' * (1 << 20))
     print(len(kept), flush=True)
 ";
+
+/// How the user of a job reads that it was ended.
+const ENDED: &str = "job 7 step 0: jobfence ended this job, since the node ran short of memory: ";
 
 /// The job of root's.
 const ROOTS: &str = "90";
@@ -238,6 +241,55 @@ fn a_program_that_outgrows_its_limit_goes_on_and_gives_back_what_it_frees() {
     assert_eq!(program.says(), "20");
     site.settles("7", 256, |lent| lent == 0);
     until("the log", || site.said().contains("has given back"));
+}
+
+#[test]
+fn what_was_lent_and_came_back_is_on_the_card_and_in_the_usage_log() {
+    let Some(mut site) = site("told", "4G") else { return };
+    let Some((_lease, user)) = common::account() else { return common::skip("no account without processes") };
+    site.lends(&[]);
+    let run = |command: &[&str]| {
+        let mut run = site.command(&["run", "--user", &user.name, "--mem", "256M", "--usage-card", "always"]);
+        run.arg("--").args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = run.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Program { child, said }
+    };
+    let end = |mut program: Program| {
+        drop(program.child.stdin.take());
+        let mut card = String::new();
+        program.child.stderr.take().unwrap().read_to_string(&mut card).unwrap();
+        assert!(program.child.wait().unwrap().success(), "{card}");
+        let log = fs::read_to_string(site.path("log/usage.jsonl")).unwrap();
+        let line: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        let most = line["job_memory_lent_peak_bytes"].clone();
+        (card, most, site.out(&["report", line["job"].as_str().unwrap()]))
+    };
+    let mut program = run(&["/usr/bin/python3", "-S", "-c", PROGRAM]);
+    assert_eq!(program.says(), "ready");
+    let place = site.node().join(format!("uid_{}/job_run-{}", user.uid, program.child.id()));
+    for has in (8..=400).step_by(8) {
+        until("more is lent", || limit(&place) >= has + 6);
+        program.has(has);
+        assert_eq!(program.says(), has.to_string(), "{}", site.said());
+    }
+    let most = limit(&place) - 256;
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    until("all comes back", || limit(&place) == 256 && site.lent() == 0);
+    let (card, of_line, report) = end(program);
+    let row = card.lines().find(|line| line.starts_with("  lent ")).unwrap_or_else(|| panic!("{card}"));
+    let of_line = of_line.as_u64().unwrap() / MIB;
+    assert!(of_line >= most && of_line <= 256, "{of_line} {most}");
+    assert!(row.contains(&format!("at most {of_line}.0 MiB beyond")), "{card}");
+    assert!(card.split_whitespace().collect::<Vec<_>>().join(" ").contains("all given back at 20"), "{card}");
+    assert!(
+        report.contains(&format!("  lent      {of_line}.0 MiB beyond its limit at the most (MemoryPool)")),
+        "{report}"
+    );
+    // One that was lent nothing.
+    let (card, of_line, report) = end(run(&["/bin/true"]));
+    assert!(!card.contains("lent") && of_line.is_null() && !report.contains("lent"), "{card} {of_line} {report}");
 }
 
 #[test]
@@ -483,6 +535,19 @@ fn a_scavenger_has_what_an_owner_has_not_touched_and_ends_when_the_owner_needs_i
     owner.has(285);
     assert_eq!(owner.says(), "285", "the owner has what it has reserved: {}", site.said());
     assert_eq!(site.limits(ROOTS).0, 300);
+    // Its user reads why, and the log has it. What the kernel itself says of the owner is none of that.
+    site.children.clear();
+    let said = |job: &str| {
+        let closed = site.command(&["close", "--job", job]).output().unwrap();
+        assert!(closed.status.success(), "{closed:?}");
+        String::from_utf8(closed.stderr).unwrap()
+    };
+    let (of_scavenger, of_owner) = (said("7"), said(ROOTS));
+    assert_eq!(of_scavenger.matches(ENDED).count(), 1, "{of_scavenger}");
+    assert!(of_scavenger.contains("The job was granted 64.0 MiB, and used "), "{of_scavenger}");
+    assert!(!of_owner.contains(ENDED), "{of_owner}");
+    let log = fs::read_to_string(site.path("log/usage.jsonl")).unwrap();
+    assert_eq!(log.matches(ENDED).count(), 1, "{log}");
 }
 
 /// What is in use below, in MiB, without page cache. Not the sums of memory.stat: the kernel brings them up to date every two seconds.

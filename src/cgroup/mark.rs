@@ -23,6 +23,10 @@ const CARD: &CStr = c"trusted.jobfence.card";
 /// What the directory's job was granted, and has now by `jobfence resize`, see `record::resized`. It goes with the directory, too.
 const RESIZED: &CStr = c"trusted.jobfence.resized";
 
+/// What jobfence.service has lent the directory's job, and whether it has ended the job for that, see `record::loan`. It goes with the
+/// directory, too.
+const LENT: &CStr = c"trusted.jobfence.lent";
+
 /// The most that is read of a mark, in bytes.
 pub const LONGEST: usize = 4096;
 
@@ -47,6 +51,11 @@ pub fn set_card(dir: &Dir, text: &str) -> Result<()> {
 /// Notes on the job's directory that its limits are no longer those of the grant.
 pub fn set_resized(dir: &Dir, text: &str) -> Result<()> {
     set_named(dir, RESIZED, text)
+}
+
+/// Notes what the directory's job is lent. The place is the job's directory in the hierarchy with the memory controller.
+pub fn set_lent(dir: &Dir, text: &str) -> Result<()> {
+    set_named(dir, LENT, text)
 }
 
 /// Withdraws what the card is to say, if there is any.
@@ -100,6 +109,11 @@ pub fn card(dir: &Dir) -> Result<Option<String>> {
 /// What is noted of other limits than those of the grant; `None` as in [`get`].
 pub fn resized(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, RESIZED)
+}
+
+/// What is noted of what the job is lent; `None` as in [`get`].
+pub fn lent(dir: &Dir) -> Result<Option<String>> {
+    get_named(dir, LENT)
 }
 
 /// Whether systemd-oomd (or oomd) has killed the processes in this directory and below it.

@@ -104,7 +104,7 @@ fn note(lines: &str, gpus: Option<&JobGpus>, since_boot: Duration, now: SystemTi
 }
 
 /// A time as people on this host read it, without its seconds.
-fn minute(moment: &str) -> String {
+pub fn minute(moment: &str) -> String {
     let local = LocalTime::from_moment(moment).map(|local| format!("{} {}", local.date, local.clock));
     let local = local.unwrap_or_else(|| moment.replace('T', " "));
     local.get(..16).unwrap_or_default().to_owned()

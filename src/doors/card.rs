@@ -98,7 +98,7 @@ pub fn card(loaded: &Loaded, which: &WantedFences, granted: &Granted, end: &JobE
         others: None,
         // The caller has shown them.
         sentences: &[],
-        noted: &fence.noted_for_a_card(config.sample_interval),
+        noted: &fence.noted_for_a_card(config),
         is_utf8: end.is_utf8,
         words,
     };

@@ -205,7 +205,7 @@ fn card_of(
         others: None,
         // They are shown before the card.
         sentences: &[],
-        noted: &fence.noted_for_a_card(config.sample_interval),
+        noted: &fence.noted_for_a_card(config),
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };

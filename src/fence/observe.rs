@@ -2,7 +2,7 @@
 //! What the step has used, and its limits as the kernel has them.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -18,13 +18,14 @@ use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::usage::{Depth, forks_refused, forks_refused_here, memory_peak_file, oom_kills};
 use crate::cgroup::{limits, mark, walk};
-use crate::config::{Limit, Percent};
+use crate::config::{Config, Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::figures::{LimitedTo, Usage};
 use crate::job::Cpus;
 use crate::policy::Level;
 use crate::record::card_note;
+use crate::record::loan::{self, LoanLine};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
@@ -79,16 +80,20 @@ impl Fence {
         found
     }
 
-    /// What jobfence.service has noted for the job's card, if it samples at this interval.
-    pub fn noted_for_a_card(&self, interval: Option<Duration>) -> String {
+    /// What jobfence.service has noted for the job's card, if it samples, or lends memory.
+    pub fn noted_for_a_card(&self, config: &Config) -> String {
         let noted = || {
-            let interval = interval?;
+            let interval = config.sample_interval?;
             let tree = self.trees.iter().find(|tree| mark::bears_cards(tree.hierarchy()))?;
             let note = mark::card(&*tree.job().ok()?).ok()??;
             let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
             card_note::lines(&note, since_boot.into(), interval)
         };
-        noted().unwrap_or_default()
+        let noted = noted().unwrap_or_default();
+        match config.memory_pool.and_then(|_| self.lent(LoanLine::Row)) {
+            Some(lent) => lent + "\n" + &noted,
+            None => noted,
+        }
     }
 
     /// The CPUs that the quotas of the job and its user allow, as the kernel has them; `None` when unlimited.
@@ -293,6 +298,19 @@ impl Fence {
             });
         }
         found
+    }
+
+    /// Why jobfence.service has ended the job (`report::ended_by_hold`), if it has. Only a scavenger is ended for what it was lent.
+    pub fn why_ended(&self) -> Option<String> {
+        self.limits.plan.as_ref().filter(|plan| plan.scavenger)?;
+        self.lent(LoanLine::WhyEnded)
+    }
+
+    /// What jobfence.service has noted of the memory that the job is lent. `None`: nothing.
+    pub fn lent(&self, what: LoanLine) -> Option<String> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let note = mark::lent(&*tree.job().ok()?).ok()??;
+        loan::line(&note, what).map(str::to_owned)
     }
 
     /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),

@@ -18,6 +18,8 @@ pub struct Reported {
     pub refusals: u64,
     /// Whether systemd-oomd had killed some.
     pub by_oomd: bool,
+    /// Whether jobfence.service had ended the job.
+    pub by_hold: bool,
 }
 
 /// How many processes the user requested, if the site allows more.
@@ -59,14 +61,21 @@ pub fn tell(
     let unsaid = kills.saturating_sub(before.kills);
     let killed = of_kills(fence, unsaid, kernel_log, memory_option);
     // A look costs calls, and a job that ends well has none to spare.
-    let may_be_by_oomd = unsaid == 0 && !before.by_oomd && exit.is_none_or(|exit| exit.is_by(libc::SIGKILL));
+    let may_be_by_others = exit.is_none_or(|exit| exit.is_by(libc::SIGKILL));
+    let ended = if may_be_by_others && !before.by_hold { fence.why_ended() } else { None };
+    let may_be_by_oomd = may_be_by_others && ended.is_none() && unsaid == 0 && !before.by_oomd;
     let by_oomd = may_be_by_oomd && fence.is_killed_by_oomd();
-    let others = by_oomd.then(|| report::killed_by_oomd(fence.key()));
+    let by_hold = before.by_hold || ended.is_some();
+    let others = match ended {
+        Some(why) => Some(report::ended_by_hold(fence.key(), &why)),
+        None => by_oomd.then(|| report::killed_by_oomd(fence.key())),
+    };
     let reported = Reported {
         // Kills in a directory that is gone are not counted any more.
         kills: kills.max(before.kills),
         refusals,
         by_oomd: before.by_oomd || by_oomd,
+        by_hold,
     };
     (refused.into_iter().chain(killed).chain(others).collect(), reported)
 }

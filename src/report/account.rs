@@ -28,6 +28,8 @@ pub struct Account<'a> {
     pub usage: &'a Usage,
     /// CPU time and peak memory of all steps of its job on this node together, until then.
     pub job: &'a Usage,
+    /// The most bytes that its job was lent beyond its memory limit at once. `None`: nothing, or not known.
+    pub lent: Option<u64>,
     /// What else is known.
     pub ending: Ending<'a>,
 }
@@ -190,6 +192,7 @@ line! { account, ending:
     usage: usage = account.usage;
     job_cpu_seconds: seconds = account.job.cpu;
     job_memory_peak_bytes: number = account.job.memory_peak;
+    job_memory_lent_peak_bytes: number = account.lent;
     tasks: tasks = ending.tasks;
     sentences: texts = ending.sentences;
 }
@@ -295,6 +298,7 @@ mod tests {
             ended: UNIX_EPOCH + Duration::from_millis(2500),
             usage: &usage,
             job: &Usage::default(),
+            lent: Some(9),
             ending: Ending {
                 holder: "manual",
                 run: 1,
@@ -320,6 +324,7 @@ mod tests {
             ("exit_signal", serde_json::Value::Null),
             ("cpus_granted", serde_json::Value::Null),
             ("memory_granted_bytes", 7.into()),
+            ("job_memory_lent_peak_bytes", 9.into()),
             ("cpus_limit", 1.5.into()),
             ("cpu_seconds", 1.5.into()),
             ("wall_seconds", 2.5.into()),

@@ -21,6 +21,7 @@ use words::{cut, printable, shown, site_lines, wrapped};
 
 use crate::bytes::binary;
 use crate::config::UsageCard;
+use crate::record::loan::LABEL;
 use crate::report::account::Exit;
 
 /// Whether the user's locale is UTF-8, by the variables of locale(7): the first that is set and not empty counts.
@@ -48,6 +49,7 @@ pub fn lines(when: UsageCard, site_text: Option<&str>, figures: &Figures<'_>) ->
     }
     let is_long = figures.wall.is_none_or(|wall| wall >= SHORT);
     let says_something = figures.was_stopped()
+        || figures.noted.starts_with(LABEL)
         || !figures.waits().is_empty()
         || is_wasteful
         || is_long && (figures.has_failed() || !figures.is_array_task);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use jobfence::bytes::mebibytes;
 use jobfence::config::Percent;
 use jobfence::error::Error;
+use jobfence::report;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::lock::Lock;
 
@@ -17,7 +18,8 @@ use super::files::JobLent;
 use super::lowering::Lowering;
 use super::mark::{self, Marks, ProcessView};
 use super::notice::{CALM, NeedNotice};
-use super::policy::JobMemory;
+use super::policy::{JobMemory, NodeMemory};
+use super::told::LoanTold;
 use super::touched::Touched;
 use crate::armed::{self, UseLevel};
 use crate::kept;
@@ -82,6 +84,7 @@ pub struct Borrower {
     /// The last error that was reported.
     said: Option<String>,
     marks: Marks,
+    told: LoanTold,
     /// When it was seen last to use what it is lent.
     above: Option<Instant>,
     /// When its processes are to be looked at again, also if nothing else is to be done.
@@ -112,14 +115,17 @@ impl Borrower {
             lowering: None,
             said: None,
             marks: Marks::default(),
+            told: LoanTold::default(),
             above: None,
             mark_again: None,
         }
     }
 
-    /// One to which an earlier process has lent memory.
+    /// One to which an earlier process has lent memory. What that has told the job's user is done: a job that it was about to end is ended.
     pub fn found(lent: JobLent, directory: JobDirectory, uid: u32) -> Self {
-        Self { is_found: true, is_unsettled: true, ..Self::new(lent, directory, uid) }
+        let told = LoanTold::found(&directory);
+        let ended = told.is_ended().then(Instant::now);
+        Self { is_found: true, is_unsettled: true, told, ended, ..Self::new(lent, directory, uid) }
     }
 
     /// The most that the records of its steps say of its own limit. If that goes up, what was lent becomes its own. Down goes its own limit
@@ -290,9 +296,9 @@ impl Borrower {
         self.is_scavenger && is_seen && is_new && self.ended.is_none()
     }
 
-    /// Ends it, since the node has only so much left for the jobs that have reserved it. Nobody waits for its end: what does not die at once
-    /// is ended again at the next look.
-    pub fn end(&mut self, seen: Option<ProcessView<'_>>, free: u64) {
+    /// Ends it, since the node has so little left for the jobs that have reserved it. Nobody waits for its end: what does not die at once is
+    /// ended again at the next look. Its user is told first: who reads that looks as soon as a process of the job's has ended.
+    pub fn end(&mut self, seen: Option<ProcessView<'_>>, node: &NodeMemory) {
         let Some((seen, dir)) = seen.zip(self.directory.open().ok()) else { return };
         if self.ended.is_none() {
             self.ended = Some(Instant::now());
@@ -301,9 +307,14 @@ impl Borrower {
             log::warn!(
                 "{name} of {user} is ended: the node has only {} free, and the job uses {} beyond its limit of {} (Scavenger, \
                  MemoryPoolUnused)",
-                mebibytes(free),
+                mebibytes(node.free),
                 mebibytes(used),
                 mebibytes(self.lent.grant)
+            );
+            self.told.end(
+                &self.directory,
+                &self.lent,
+                &report::ended_for_owners(node.free, node.short(), (self.lent.grant, used)),
             );
         }
         if let Err(error) = mark::kill_all(seen, &dir) {
@@ -484,8 +495,9 @@ impl Borrower {
         }
     }
 
-    /// The first piece and the last are in the log.
+    /// The first piece and the last are in the log, and the user is told of all at the end.
     fn say(&mut self, before: u64) {
+        self.told.follow(&self.directory, &self.lent);
         let (now, own) = (self.lent.lent(), mebibytes(self.lent.grant));
         let (name, user) = (self.name(), user_name(self.uid));
         if before == 0 && now > 0 {
@@ -681,6 +693,24 @@ mod tests {
         jobfence::cgroup::mark::remove_resized(&job.directory.open().unwrap()).unwrap();
         assert!(job.look(&run_dir).unwrap());
         assert_eq!(own(&job), (1000, 1200));
+    }
+
+    #[test]
+    fn a_job_that_an_earlier_process_has_told_its_end_is_ended() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, job) = job(900);
+        write(&job, "memory.current", 850);
+        for is_told in [false, true] {
+            if is_told {
+                LoanTold::default().end(&job.directory, &job.lent, "x");
+            }
+            let mut next = Borrower::found(job.lent.clone(), job.directory.clone(), 7);
+            next.is_scavenger = true;
+            assert!(next.look(&run_dir).unwrap());
+            assert_eq!((next.is_ending(), next.may_end()), (is_told, !is_told));
+        }
     }
 
     #[test]

@@ -111,6 +111,11 @@ impl JobMemory {
 }
 
 impl NodeMemory {
+    /// The node runs short when less than this is free.
+    pub fn short(&self) -> u64 {
+        self.reserve / SHORT
+    }
+
     /// What is reserved, if the system keeps so much. It may be more than there is.
     fn promised(&self, jobs: &[JobMemory], system: u64) -> u64 {
         jobs.iter().fold(self.reserved.saturating_add(system), |sum, job| sum.saturating_add(job.grant))
@@ -199,7 +204,7 @@ impl NodeMemory {
     pub fn job_to_end(&self, jobs: &[JobMemory]) -> Option<usize> {
         let in_use: Vec<u64> = jobs.iter().map(JobMemory::lent_in_use).collect();
         let all = in_use.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        if self.free >= self.reserve / SHORT || all <= self.unreserved(jobs, self.reserve.max(self.system)) {
+        if self.free >= self.short() || all <= self.unreserved(jobs, self.reserve.max(self.system)) {
             return None;
         }
         let scavengers = || jobs.iter().zip(&in_use).filter(|(job, bytes)| job.may_end && **bytes > 0);

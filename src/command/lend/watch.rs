@@ -375,7 +375,7 @@ impl LendWatch {
         let (limits, why) = match self.node(config, unseen.is_none()) {
             Ok(node) => {
                 if lends_unused(config) {
-                    self.end(node.job_to_end(&memories), node.free);
+                    self.end(node.job_to_end(&memories), &node);
                 }
                 (node.divide(&memories), self.reserved.why_no_more.clone().or(unseen))
             }
@@ -422,11 +422,11 @@ impl LendWatch {
     }
 
     /// Ends this job, unless the memory of another one that was ended may soon be free. What of that one lives is ended then.
-    fn end(&mut self, at: Option<usize>, free: u64) {
+    fn end(&mut self, at: Option<usize>, node: &NodeMemory) {
         let ending = self.jobs.values().position(Borrower::is_ending);
         let Some(host) = self.host.as_ref() else { return };
         if let Some(job) = ending.or(at).and_then(|at| self.jobs.values_mut().nth(at)) {
-            job.end(ProcessView::from_host(host, job.directory.version), free);
+            job.end(ProcessView::from_host(host, job.directory.version), node);
         }
     }
 }

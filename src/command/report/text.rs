@@ -154,6 +154,9 @@ fn head(run: &JobRun) -> Vec<String> {
     let limit = total.memory_limit.map(|limit| format!(" of {}", mebibytes(limit))).unwrap_or_default();
     let peak = total.usage.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes);
     line("memory", format!("{peak}{limit}{} at the most", percent(total.memory_share())));
+    if let Some(most) = most_lent(run) {
+        line("lent", format!("{} beyond its limit at the most (MemoryPool)", mebibytes(most)));
+    }
     if let Some(kills) = total.usage.oom_kills.filter(|kills| *kills > 0) {
         line("killed", format!("{kills} for lack of memory"));
     }
@@ -181,6 +184,11 @@ fn head(run: &JobRun) -> Vec<String> {
         line("all files", format!("read {read}, written {written}: disks, network, cache, pipes"));
     }
     lines
+}
+
+/// The most bytes that the job was lent beyond its memory limit, if any.
+fn most_lent(run: &JobRun) -> Option<u64> {
+    run.steps.iter().filter_map(|step| step.job_memory_lent_peak_bytes).max().filter(|most| *most > 0)
 }
 
 /// In the words of Slurm's seff, which many sites mail.
@@ -256,6 +264,7 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
             "throttled_seconds": seconds(total.usage.throttled),
             "memory_peak_bytes": total.usage.memory_peak,
             "memory_limit_bytes": total.memory_limit,
+            "memory_lent_peak_bytes": most_lent(run),
             "oom_kills": total.usage.oom_kills,
             "read_bytes": total.usage.read,
             "written_bytes": total.usage.written,
@@ -290,6 +299,7 @@ mod tests {
             "job": "7", "step": name, "uid": 0, "user": "al\u{1b}ice", "started": "2024-02-28T23:59:00Z",
             "ended": "2024-03-01T00:01:00Z", "wall_seconds": 86_520, "cpu_seconds": cpu, "cpus_limit": 2,
             "memory_peak_bytes": peak, "job_memory_peak_bytes": of_job, "memory_limit_bytes": 400 << 20,
+            "job_memory_lent_peak_bytes": of_job / 10,
             "memory_file_bytes": 30, "memory_anonymous_bytes": 60, "memory_kernel_bytes": 10,
             "exit_status": null, "exit_signal": 9, "end": "reaped", "sentences": ["a \u{202e}b"],
         }))
@@ -313,6 +323,7 @@ mod tests {
             "job 7 of al?ice (uid 0)\n",
             "CPU time  1-00:02:00 of 2-00:04:00 (50.0 %), 2 CPUs\n",
             "memory    300.0 MiB of 400.0 MiB (75.0 %) at the most\n",
+            "lent      30.0 MiB beyond its limit at the most (MemoryPool)\n",
             "STEP        WALL CPU-TIME CPUS EFF% THROTTLED EXIT     END\nbatch 1-00:02:00 11:06:40    2 23.1         - signal 9 reaped\n",
             "STEP  PEAK/MiB MAX/MiB CACHE% PROCS READ/MiB WRITTEN/MiB\nbatch    100.0   400.0   30.0     -        -           -\n",
             "a ?b\n",
@@ -377,6 +388,8 @@ mod tests {
         let all = json(&Id::new("7").unwrap(), std::slice::from_ref(&run), 1, &[]);
         assert_eq!(all["runs"][0]["cpu_seconds"], Value::Null);
         assert_eq!(all["runs"][0]["memory_peak_bytes"], Value::Null);
+        assert_eq!(all["runs"][0]["memory_lent_peak_bytes"], Value::Null);
+        assert!(!in_words(std::slice::from_ref(&run), 1, &[], 80, false).contains("lent"));
         assert!(in_words(&[run], 1, &[], 80, true).contains("Memory Utilized: -\n"));
     }
 }

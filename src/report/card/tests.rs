@@ -149,6 +149,11 @@ fn what_only_the_service_knows_is_on_the_card() {
     }
     assert!(!text.contains("half"), "{text}");
     let several = card(&Figures { noted, nodes: Some(2), ..figures(&usage) });
+    // What was lent is worth a card, however short the job was.
+    let of_short =
+        |noted| lines(UsageCard::Always, None, &Figures { noted, wall: Some(seconds(9)), ..figures(&usage) });
+    assert_eq!(of_short("energy\t\t2.0 Wh").len(), 1);
+    assert!(of_short("lent\t\tat most 2.0 GiB").iter().any(|line| line.contains("at most 2.0 GiB")));
     assert!(several.contains("  2.0 Wh on this node\n"), "{several}");
     // What was held and did nothing is waste, also of a short job, and of one that was cancelled for that.
     let of = |noted| {

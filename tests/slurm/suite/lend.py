@@ -4,7 +4,7 @@
 import json
 
 from contract import kernel
-from contract.harness import PYTHON, case, expect, expect_equal, expect_in, fenced
+from contract.harness import PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 from ..harness import expect_not_drained
 from ..sites import InstalledSite
@@ -103,7 +103,8 @@ def scavenger_gives_way(site):
     speed = 60 if site.for_tests else 1
     fast = {"program": site.for_tests, "variables": {"JOBFENCE_TEST_IDLE_SPEED": str(speed)}}
     of_scavengers = f"100\n[User={scavenger}]\nScavenger=yes\nElasticRAMPercent=1000"
-    with held(site, **fast, MemoryPool="400M", MemoryPoolReserve="40M", MemoryPoolUnused=of_scavengers) as (_, said):
+    pool = {"MemoryPool": "400M", "MemoryPoolReserve": "40M", "MemoryPoolUnused": of_scavengers}
+    with held(site, **fast, UsageCard="always", **pool) as (log, said):
         owners, scavengers = Grows(site, owner), Grows(site, scavenger)
         jobs = [site.submit(user, PROGRAM, "-n1", f"--mem={mib}") for user, mib in ((owner, 300), (scavenger, 64))]
         groups = [fenced(site, jobid) for jobid in jobs]
@@ -135,5 +136,17 @@ def scavenger_gives_way(site):
         expect_equal(groups[0].oom_kills(), 0, "kills of the owner")
         owners.has(1)
         expect_equal(site.wait(jobs[0]), "COMPLETED", "the owner's state")
+        output = " ".join(site.output(jobs[1]).split())
+        expect_equal(output.count(f"job {jobs[1]} step batch: jobfence ended this job, since the node ran short of memory"), 1, output)
+        expect_in("The job was granted 64.0 MiB, and used ", output, "what its user reads")
+        expect_match(r" lent at most [\d.]+ MiB beyond its limit of 64.0 MiB, from 20", output, "the card")
+        expect("jobfence ended" not in site.output(jobs[0]), "the owner is told that it was ended")
+        logged = log / "usage.jsonl"
+        batch = lambda: {line["job"]: line for line in map(json.loads, kernel.read(logged).splitlines()) if line["step"] == "batch"}  # noqa: E731
+        until(lambda: logged.exists() and {str(job) for job in jobs} <= batch().keys(), 60, "the lines of the usage log")
+        of_owner, of_scavenger = (batch()[str(job)] for job in jobs)
+        expect(of_scavenger["job_memory_lent_peak_bytes"] >= 80 * MIB, f"the scavenger's line: {of_scavenger}")
+        expect_equal(of_owner["job_memory_lent_peak_bytes"], None, "what the owner was lent")
+        expect_in("jobfence ended this job", str(of_scavenger["sentences"]), "the usage log")
     expect_not_drained(site)
     return "an owner has what it has reserved"

@@ -48,7 +48,7 @@ mod tests {
             end: End::Closed,
         };
         let ended = UNIX_EPOCH + Duration::from_millis(2500);
-        Account { key: &key, ended, usage: &usage, job: &usage, ending }.line()
+        Account { key: &key, ended, usage: &usage, job: &usage, lent: Some(8), ending }.line()
     }
 
     #[test]

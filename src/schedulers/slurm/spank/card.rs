@@ -119,7 +119,7 @@ impl CardOrder {
             others: nodes.as_ref(),
             // The sentences are printed just above the card.
             sentences: &[],
-            noted: &fence.noted_for_a_card(config.sample_interval),
+            noted: &fence.noted_for_a_card(config),
             is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),
             words: match (is_set(c"SLURM_MEM_PER_CPU"), is_set(c"SLURM_MEM_PER_GPU")) {
                 (true, _) => &WORDS_PER_CPU,
