@@ -12,6 +12,7 @@
 # make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make pictures   docs/pictures again, from a real run in a virtual machine
+# make bench-share  what a node does with and without scavengers; MINUTES=, SEED=; CELL=: in a virtual machine
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
 CARGO ?= cargo
@@ -23,6 +24,7 @@ SECONDS ?= 60
 N ?= 2000
 SITE ?= vm
 SEED ?=
+MINUTES ?=
 SLICE ?=
 NAME ?=
 USERS ?=
@@ -36,7 +38,7 @@ SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = $(wildcard .cargo/*) Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall dist deb rpm \
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm bench-share vm fuzz soak pictures install uninstall dist deb rpm \
     bindings clean
 
 all: cargo
@@ -98,6 +100,20 @@ bench:
 bench-vm: all
 	tests/need build vm
 	python3 -B tests/vm/cell.py debian12-v2-bench --bench
+
+# As released, but that five minutes may pass faster: a jobfence without optimisation takes too long for each look.
+SHARE_BIN = target/share/release/jobfence
+bench-share: cargo
+	tests/need build
+	CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=8 \
+	    $(CARGO) build --release --locked --bin jobfence --target-dir target/share
+ifneq ($(CELL),)
+	tests/need vm
+	$(MAKE) all
+	python3 -B tests/vm/cell.py $(CELL) --bench-share $(SHARE_BIN) $(addprefix --minutes ,$(MINUTES)) $(addprefix --seed ,$(SEED))
+else
+	python3 -B benches/share.py --bin $(SHARE_BIN) --chart target/share/share.svg $(addprefix --minutes ,$(MINUTES)) $(addprefix --seed ,$(SEED))
+endif
 
 vm: all
 	tests/need build vm

@@ -1874,6 +1874,11 @@ BREAKS = (
         "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
     ),
     Break(
+        "scavengers_are_lent_too_late", LEND,
+        "if self.is_scavenger { OF_SCAVENGERS } else { 1 }", "if self.is_scavenger && self.grant == 0 { OF_SCAVENGERS } else { 1 }",
+        "unit a_scavenger_is_lent_so_early",
+    ),
+    Break(
         "what_is_not_there_is_lent", LEND,
         "self.untouched.saturating_sub(self.promised(jobs, system).saturating_sub(self.whole))", "self.untouched.min(self.promised(jobs, system))",
         "unit what_is_promised_and_is_not_there_is_nobodys",

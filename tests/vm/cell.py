@@ -83,6 +83,10 @@ python3 -B /{TESTS}/benches/launch.py --so /usr/lib/slurm/libjobfence.so --bin /
     --jobs 20 --steps 20 --tasks 1 8 64 || status=1
 exit $status
 """
+SHARE = f"""
+python3 -B /{TESTS}/benches/share.py --bin /{TESTS}/benches/jobfence $SHARE_OPTIONS || status=1
+exit $status
+"""
 SOAK = f"""
 /opt/guest/start-slurm || exit 1
 jobfence enable || {{ systemctl status jobfence.service; exit 1; }}
@@ -172,6 +176,12 @@ def benches(place):
     shutil.copy(program.built("setup"), place / "setup")
 
 
+def share(place, bin_for_tests):
+    """The benchmark of scavengers, with the jobfence in which time may pass faster."""
+    shutil.copytree(TOP / "benches", place, ignore=shutil.ignore_patterns("__pycache__", "setup"))
+    shutil.copy(bin_for_tests, place / "jobfence")
+
+
 def openpbs(tree, directory):
     """An installed OpenPBS, without what is only for programmers."""
     if not (tree / "opt/pbs/sbin/pbs_mom").is_file():
@@ -224,6 +234,11 @@ def bench_in_guest():
     return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, "systemctl start jobfence.service", BENCH])
 
 
+def share_in_guest(minutes, seed):
+    options = " ".join(f"--{name} {value}" for name, value in (("minutes", minutes), ("seed", seed)) if value is not None)
+    return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, f"SHARE_OPTIONS='{options}'", SHARE])
+
+
 class Said:
     """What the guest's runners have said since their last sum. A guest that ends before the next one has run cases all the same."""
 
@@ -271,9 +286,11 @@ def arguments():
                         help="only those that 'make check' leaves out, or only the others")
     parser.add_argument("--slice", metavar="K/N", help="of each site's cases only the K-th of N parts")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
-    parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
+    parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions, or of the trace of --bench-share")
     parser.add_argument("--packaged", action="store_true", help="no cases, but what Debian packages do, installed by apt beside jobs")
     parser.add_argument("--bench", action="store_true", help="no cases, but the benchmarks")
+    parser.add_argument("--bench-share", metavar="BIN", help="no cases: what a node does with scavengers, by this jobfence, built for tests")
+    parser.add_argument("--minutes", type=float, help="of --bench-share")
     parser.add_argument("--demo", action="store_true", help="no cases, but the demo of a scheduler that is not Slurm")
     parser.add_argument("--record", action="store_true", help="no cases: what real daemons of HTCondor say, into tests/htcondor/recorded")
     parser.add_argument("--page", action="store_true", help="no cases: type the page on installing Grid Engine's or HTCondor's cell")
@@ -319,6 +336,8 @@ def main():
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
     if options.bench and scheduler == "slurm":
         commands = bench_in_guest()
+    if options.bench_share:
+        commands = share_in_guest(options.minutes, options.seed)
     if options.soak is not None:
         commands = soak_in_guest(options.soak, options.seed)
     # 'make check' has it twice in one cell, at once.
@@ -328,6 +347,8 @@ def main():
         payload(directory, scheduler, not (options.packaged or options.page or INSTALL in commands))
         if options.bench and scheduler == "slurm":
             benches(Path(directory) / TESTS / "benches")
+        if options.bench_share:
+            share(Path(directory) / TESTS / "benches", TOP / options.bench_share)
         if options.packaged:
             commands = packaged_in_guest(repository.make(Path(directory) / TESTS / "deb", TOP / FILES[0], TOP / FILES[1]))
         process = subprocess.Popen(

@@ -49,7 +49,7 @@ pub fn after_a_look(
     now: &JobMemory,
     may_be_told: bool,
 ) -> Option<Duration> {
-    let trigger = now.limit.saturating_sub(now.piece());
+    let trigger = now.limit.saturating_sub(now.margin());
     let calm = (now.lent() > 0).then_some(CALM);
     if now.lent() >= now.most() {
         *notice = None;

@@ -2,8 +2,8 @@
 //! Who is lent how much memory, and who gives back in which order: numbers alone.
 //!
 //! A job's *grant* is the memory limit that it has without this. What its limit is above that is *lent*. Memory is lent and given back in
-//! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. Owners come
-//! first: what jobs have reserved is never lent to others. When a new job has reserved what is lent, the pieces go back of which nothing is
+//! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. A scavenger
+//! has four times as much more. Owners come first: what jobs have reserved is never lent to others. When a new job has reserved what is lent, the pieces go back of which nothing is
 //! in use. The others stay until their jobs free them or end: no job is made to give back what it uses, and nothing more is lent until then.
 //!
 //! A *scavenger* is lent more: also what jobs have reserved and not touched for a while. It gives that back in whatever way: if an owner
@@ -19,6 +19,10 @@ const PIECES: u64 = 8;
 
 /// So many pieces more has a job that is lent some, until it has not needed them for a while: it may grow faster than is looked.
 const AHEAD: u64 = 2;
+
+/// A scavenger counts so many pieces as one where others have one piece ahead. It asks for little, so that its pieces are small, and fills
+/// one in less time than passes between two looks. What it does not use of the untouched comes back at once, and is in nobody's way.
+const OF_SCAVENGERS: u64 = 4;
 
 /// The node runs short when less than this part of the reserve is free. Above it, scavengers are lent nothing more before any is ended.
 const SHORT: u64 = 2;
@@ -71,6 +75,11 @@ impl JobMemory {
         pages(self.grant / PIECES).max(PAGE)
     }
 
+    /// When no more than this is left below its limit, it is lent more.
+    pub fn margin(&self) -> u64 {
+        self.piece().saturating_mul(if self.is_scavenger { OF_SCAVENGERS } else { 1 })
+    }
+
     /// What it is lent now.
     pub fn lent(&self) -> u64 {
         self.limit.saturating_sub(self.grant)
@@ -94,13 +103,13 @@ impl JobMemory {
 
     /// What it would be lent if it used so much.
     fn wanted(&self, used: u64) -> u64 {
-        let above = used.saturating_add(self.piece()).saturating_sub(self.grant);
+        let above = used.saturating_add(self.margin()).saturating_sub(self.grant);
         above.div_ceil(self.piece()).saturating_mul(self.piece()).min(self.most())
     }
 
     /// Whether it would soon be at its limit.
     pub fn needs_more(&self) -> bool {
-        self.wanted(self.used) > self.lent() && self.used.saturating_add(self.piece()) > self.limit
+        self.wanted(self.used) > self.lent() && self.used.saturating_add(self.margin()) > self.limit
     }
 
     /// What it keeps if nobody else needs it. Who frees a piece and takes it again keeps it.
@@ -142,7 +151,7 @@ impl NodeMemory {
         order.sort_by_key(|at| jobs.get(*at).map(|job| (job.is_scavenger, job.lent())));
         for (at, job) in order.iter().filter_map(|at| Some((*at, jobs.get(*at).filter(|job| job.needs_more())?))) {
             let Some(lent) = lent.get_mut(at).filter(|lent| **lent == job.lent()) else { continue };
-            let wanted = job.wanted(job.used.saturating_add(AHEAD * job.piece()));
+            let wanted = job.wanted(job.used.saturating_add(AHEAD.saturating_mul(job.margin())));
             let free = if job.is_scavenger { room.of_scavengers } else { room.of_all };
             let more = pages(wanted.saturating_sub(*lent).min(free));
             *lent = lent.saturating_add(more);
@@ -357,7 +366,7 @@ mod tests {
     #[test]
     fn what_is_reserved_and_untouched_is_lent_to_scavengers_alone() {
         let jobs = [scavenger(80, 80, 80), job(800, 800, 800)];
-        assert_eq!(limits(full(880), &jobs), [110, 800]);
+        assert_eq!(limits(full(880), &jobs), [200, 800]);
         assert_eq!(limits(NodeMemory { untouched: 0, ..full(880) }, &jobs), [80, 800]);
         // What is not there is not lent, whoever has it reserved.
         assert_eq!(limits(NodeMemory { free: 522 * MIB, ..full(880) }, &jobs), [90, 800]);
@@ -366,6 +375,17 @@ mod tests {
         let partly = NodeMemory { untouched: 500 * MIB, ..full(1180) };
         assert_eq!(limits(partly, &jobs), [580, 1100], "the scavenger has nothing of it");
         assert_eq!(limits(NodeMemory { pool: 510 * MIB, ..partly }, &jobs), [580, 810]);
+    }
+
+    #[test]
+    fn a_scavenger_is_lent_so_early_that_it_may_fill_several_pieces_between_two_looks() {
+        let lent = |job: JobMemory| (limits(NODE, &[job])[0], job.needs_more());
+        assert_eq!([lent(scavenger(80, 80, 40)), lent(job(80, 80, 40))], [(80, false); 2]);
+        // 160 is the most that the other one may have.
+        assert_eq!([lent(scavenger(80, 80, 41)), lent(job(80, 80, 41))], [(170, true), (80, false)]);
+        assert_eq!([lent(scavenger(80, 170, 131)), lent(scavenger(80, 170, 125))], [(260, true), (170, false)]);
+        // What it does not need any more goes back all the same.
+        assert_eq!([lent(scavenger(80, 260, 60)), lent(scavenger(80, 260, 30))], [(110, false), (80, false)]);
     }
 
     #[test]

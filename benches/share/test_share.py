@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""That the trace has its shape, that sums are right, and that the bench runs: a tiny one, in seconds. test_share.py [--bin BIN]"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import chart  # noqa: E402
+import figures  # noqa: E402
+import shapes  # noqa: E402
+
+BIN = HERE.parents[1] / "target/debug/jobfence"
+
+
+def shape(**other):
+    return shapes.Shape(**{"owners": 3, "reserved": 1000, "seconds": 300, "costs": {"a": 0.2, "b": 0.5}, "memory": {"a": 50, "b": 70}} | other)
+
+
+class Trace(unittest.TestCase):
+    def test_a_seed_says_all(self):
+        self.assertEqual(shapes.window(shape(), 7), shapes.window(shape(), 7))
+        self.assertNotEqual(shapes.window(shape(), 7), shapes.window(shape(), 8))
+
+    def test_owners_use_their_shares(self):
+        for actions in shapes.window(shape(), 7):
+            self.assertEqual(actions, sorted(actions, key=lambda one: one["at"]))
+            units = sum(shape().costs[one["kind"]] for one in actions if one["do"] == "unit")
+            touched, has, before, mean = 0, 0, 0.0, 0.0
+            for one in actions:
+                mean, before = mean + has * (one["at"] - before), one["at"]
+                touched += max(one.get("mib", has) - has, 0)
+                has = one.get("mib", has)
+            self.assertAlmostEqual((units + touched * shapes.TOUCH) / 300, 0.60, delta=0.03)
+            self.assertAlmostEqual((mean + has * (300 - before)) / 300 + 0.60 * 60 / 2, 190, delta=15)
+            self.assertEqual(max(one.get("mib", 0) for one in actions), 900)
+
+    def test_all_owners_need_their_reserve_at_once_now_and_then(self):
+        first, second = ([one["at"] for one in actions if one["do"] == "grow"] for actions in shapes.window(shape(), 7)[:2])
+        self.assertEqual(first[1], second[1])
+        self.assertNotEqual(first[2], second[2])
+
+
+def unit(number, kind, cpu, wall, begin=100.0, status=0):
+    return {"do": "unit", "number": number, "kind": kind, "cpu": cpu, "wall": wall, "begin": begin, "status": status}
+
+
+def window(owners, **other):
+    return {"begin": 100.0, "seconds": 10, "owners": owners, "units": [], "ends": [], "refused": [], "samples": [[1, 190, 0]], "scavengers": 0} | other
+
+
+NODE = {"costs": {"a": 1.0, "b": 2.0}, "cpus": 1, "mib": 1200, "owners": 1, "reserved": 1000, "scavengers": 1, "grant": 64, "release": "0",
+        "version": 2}
+
+
+def said():
+    grow = {"do": "grow", "number": 2, "wall": 0.5}
+    without = window([[unit(0, "a", 1.0, 1.0), unit(1, "b", 3.0, 3.1), grow, {"ended": True, "cpu": 6.0}]])
+    late = unit(3, "a", 1.0, 1.0, begin=109.5)
+    beside = window([[unit(0, "a", 1.1, 2.0), unit(1, "b", 3.0, 3.1), grow | {"wall": 0.75}, {"ended": True, "cpu": 6.1}]],
+                    units=[unit(0, "b", 4.0, 4.0), unit(0, "a", 1.0, 1.0, status=-9), late],
+                    ends=[{"why": "hold", "cpu": 5.0, "job": "1"}, {"why": "window", "cpu": 3.0, "job": "2"}], samples=[[1, 190, 200], [9, 800, 0]])
+    return {"node": NODE, "windows": [without, beside]}
+
+
+class Sums(unittest.TestCase):
+    def test_work_is_what_has_ended_in_time(self):
+        sums = figures.sums(said())
+        # A unit costs what it costs an owner without scavengers.
+        self.assertEqual((sums["alone"], sums["beside"], sums["scavenged"], sums["work"]), (4.0, 4.0, 3.0, 1.75))
+        self.assertEqual(sums["units"], [2, 3])
+        self.assertEqual((sums["share"], sums["memory"], sums["lost"]), (0.6, 0.19, 0.5))
+
+    def test_owners_are_compared_unit_by_unit(self):
+        sums = figures.sums(said())
+        self.assertAlmostEqual(sums["cpu"], 4.1 / 4.0)
+        self.assertEqual((sums["wall"][0][2], sums["wall"][1][0], sums["back"]), (3.1, 2.0, [0.25]))
+        self.assertEqual((sums["owners"], sums["failed"], sums["ended"]["hold"], sums["ended"]["own"]), (0, 1, 1, 0))
+
+    def test_an_owner_that_fails_is_seen(self):
+        given = said()
+        given["windows"][1]["refused"].append("owner0 was killed by the kernel")
+        given["windows"][0]["owners"][0][1]["status"] = 1
+        self.assertEqual(figures.sums(given)["owners"], 2)
+
+    def test_the_picture_has_both(self):
+        given = said()
+        picture = ElementTree.fromstring(chart.drawn(given, figures.sums(given)))
+        self.assertIn("1.75", [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")])
+
+
+@unittest.skipIf(os.geteuid() != 0, "needs root")
+class Runs(unittest.TestCase):
+    def test_a_tiny_one(self):
+        with tempfile.TemporaryDirectory() as directory:
+            kept, picture = Path(directory) / "kept", Path(directory) / "picture"
+            done = subprocess.run([sys.executable, "-B", HERE.parent / "share.py", "--bin", BIN, "--minutes", "0.2", "--windows", "2", "--calibrate", "1",
+                                   "--cpus", "2", "--memory", "600", "--weight", "1", "--keep", kept, "--chart", picture],
+                                  capture_output=True, text=True, timeout=1200, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            found = json.loads(kept.read_text())
+            ElementTree.parse(picture)
+        without, beside = found["windows"]
+        self.assertEqual((without["scavengers"], without["units"], without["ends"]), (0, [], []))
+        self.assertTrue(beside["ends"], "scavengers were there")
+        for what in "unit", "grow":
+            self.assertEqual(figures.of_owners(without, what).keys(), figures.of_owners(beside, what).keys())
+        self.assertTrue(figures.of_owners(without, "unit"))
+        self.assertEqual(figures.sums(found)["owners"], 0, done.stdout)
+        self.assertIn("work done on the node, times without", done.stdout)
+        self.assertFalse([name for name in os.listdir("/sys/fs/cgroup/memory") if "jobfence-share-" in name and name.split("-")[2] == str(found["pid"])]
+                         if Path("/sys/fs/cgroup/memory").is_dir() else [])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--bin"]:
+        BIN = Path(sys.argv[2]).resolve()
+        del sys.argv[1:3]
+    unittest.main()
