@@ -3,8 +3,9 @@
 //!
 //! A job's *grant* is the memory limit that it has without this. What its limit is above that is *lent*. Memory is lent and given back in
 //! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. A scavenger
-//! has four times as much more. Owners come first: what jobs have reserved is never lent to others. When a new job has reserved what is lent, the pieces go back of which nothing is
-//! in use. The others stay until their jobs free them or end: no job is made to give back what it uses, and nothing more is lent until then.
+//! has four times as much more. Owners come first: what jobs have reserved is never lent to others. When a new job has reserved what is
+//! lent, the pieces go back of which nothing is in use. The others stay until their jobs free them or end: no job is made to give back what
+//! it uses, and nothing more is lent until then.
 //!
 //! A *scavenger* is lent more: also what jobs have reserved and not touched for a while. It gives that back in whatever way: if an owner
 //! touches it and the node then runs short, a scavenger that uses what it was lent is to be ended.
