@@ -1904,14 +1904,29 @@ BREAKS = (
         "host lend a_scavenger_has_what_an_owner_has_not_touched",
     ),
     Break(
-        "who_loses_a_loan_is_not_told", "src/command/lend/told.rs",
-        "why_ended: Some(why.to_owned()), ..loan", "why_ended: Some(why.to_owned()).filter(|_| false), ..loan",
+        "who_loses_a_loan_is_not_told", "src/command/lend/loan_note.rs",
+        "why_ended: Some(why.to_owned()), ended", "why_ended: Some(why.to_owned()).filter(|_| false), ended",
         "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(
         "a_new_hold_forgets_whom_the_last_one_was_to_end", BORROWER,
-        "told.is_ended().then(Instant::now)", "told.is_ended().then(Instant::now).filter(|_| false)",
+        "since.filter(|since| *since < DRAINS)", "since.filter(|since| since.is_zero() && *since > DRAINS)",
         "unit a_job_that_an_earlier_process_has_told_its_end_is_ended",
+    ),
+    Break(
+        "who_lives_on_is_told_of_an_end", BORROWER,
+        "self.note.withdraw(&self.directory);", "",
+        "unit a_job_that_lives_on_is_told_of_no_end",
+    ),
+    Break(
+        "who_was_not_to_die_is_left_alone", BORROWER,
+        "self.ended = self.ended.filter(|_| self.known().lent_in_use() > 0);", "",
+        "unit a_job_that_lives_on_is_told_of_no_end",
+    ),
+    Break(
+        "what_became_its_own_was_given_back", "src/command/lend/loan_note.rs",
+        "until if own > grant =>", "until if own < grant =>",
+        "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(
         "what_was_lent_is_not_in_the_log", "src/launch/account.rs",
@@ -1924,13 +1939,13 @@ BREAKS = (
         "host lend what_was_lent_and_came_back",
     ),
     Break(
-        "the_last_loan_is_the_largest", "src/command/lend/told.rs",
+        "the_last_loan_is_the_largest", "src/command/lend/loan_note.rs",
         "lent.lent() > loan.most", "is_lent",
         "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(
-        "what_came_back_is_still_lent", "src/command/lend/told.rs",
-        "0 => now(),", "0 => 0,",
+        "what_came_back_is_still_lent", "src/command/lend/loan_note.rs",
+        "0 => (now(), lent.grant),", "0 => (0, 0),",
         "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(

@@ -15,11 +15,11 @@ use jobfence::sys::lock::Lock;
 
 use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory, resized};
 use super::files::JobLent;
+use super::loan_note::LoanTold;
 use super::lowering::Lowering;
 use super::mark::{self, Marks, ProcessView};
 use super::notice::{CALM, NeedNotice};
 use super::policy::{JobMemory, NodeMemory};
-use super::told::LoanTold;
 use super::touched::Touched;
 use crate::armed::{self, UseLevel};
 use crate::kept;
@@ -41,6 +41,9 @@ const JUST_NOW: Duration = Duration::from_secs(1);
 /// The memory of a job that was ended is free when its processes are gone. For so long no other is ended.
 const DRAINS: Duration = Duration::from_secs(10);
 
+/// A job that lives on so long after that was not ended, and its user is not told so any more.
+const LIVES_ON: Duration = Duration::from_secs(60);
+
 /// After something failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -56,8 +59,9 @@ pub struct Borrower {
     pub is_scavenger: bool,
     /// What it has not touched of its own.
     pub touched: Touched,
-    /// When it was ended.
+    /// When it was ended, and when that is found not to be so.
     ended: Option<Instant>,
+    lives_on: Option<Instant>,
     /// The most that the records of its steps say of its own limit.
     planned: Option<u64>,
     /// When it was lent more.
@@ -84,7 +88,7 @@ pub struct Borrower {
     /// The last error that was reported.
     said: Option<String>,
     marks: Marks,
-    told: LoanTold,
+    note: LoanTold,
     /// When it was seen last to use what it is lent.
     above: Option<Instant>,
     /// When its processes are to be looked at again, also if nothing else is to be done.
@@ -101,6 +105,7 @@ impl Borrower {
             is_scavenger: false,
             touched: Touched::new(Instant::now()),
             ended: None,
+            lives_on: None,
             planned: None,
             grown: None,
             notice: None,
@@ -115,17 +120,20 @@ impl Borrower {
             lowering: None,
             said: None,
             marks: Marks::default(),
-            told: LoanTold::default(),
+            note: LoanTold::default(),
             above: None,
             mark_again: None,
         }
     }
 
-    /// One to which an earlier process has lent memory. What that has told the job's user is done: a job that it was about to end is ended.
+    /// One to which an earlier process has lent memory. What that has just told the job's user is done: a job that it was about to end is
+    /// ended.
     pub fn found(lent: JobLent, directory: JobDirectory, uid: u32) -> Self {
-        let told = LoanTold::found(&directory);
-        let ended = told.is_ended().then(Instant::now);
-        Self { is_found: true, is_unsettled: true, told, ended, ..Self::new(lent, directory, uid) }
+        let note = LoanTold::found(&directory);
+        let (since, now) = (note.since_end(), Instant::now());
+        let ended = since.filter(|since| *since < DRAINS).map(|_| now);
+        let lives_on = since.map(|since| now + LIVES_ON.saturating_sub(since));
+        Self { is_found: true, is_unsettled: true, note, ended, lives_on, ..Self::new(lent, directory, uid) }
     }
 
     /// The most that the records of its steps say of its own limit. If that goes up, what was lent becomes its own. Down goes its own limit
@@ -235,7 +243,8 @@ impl Borrower {
             self.save_or_say(run_dir);
         }
         let lent = self.lent.lent();
-        self.say(before.lent());
+        self.note.follow(&self.directory, &self.lent);
+        self.say(&before);
         self.memory = Some(JobMemory {
             grant: self.lent.grant,
             limit: self.lent.grant + lent,
@@ -249,6 +258,17 @@ impl Borrower {
         self.touched.see(Instant::now(), seen.used, crate::idle::speed());
         if self.memory.is_some_and(|memory| memory.uses_loan()) {
             self.above = Some(Instant::now());
+        }
+        self.live_on();
+    }
+
+    /// Withdraws that it was ended, if it lives. One that did not die is left alone from then on; one that was not to die after all, since it
+    /// has freed what it was lent, is as any other.
+    fn live_on(&mut self) {
+        if self.lives_on.is_some_and(|due| due <= Instant::now()) {
+            self.lives_on = None;
+            self.note.withdraw(&self.directory);
+            self.ended = self.ended.filter(|_| self.known().lent_in_use() > 0);
         }
     }
 
@@ -289,6 +309,11 @@ impl Borrower {
         self.ended.is_some_and(|ended| ended.elapsed() < DRAINS) && self.known().lent_in_use() > 0
     }
 
+    /// When it is to be looked at whether it lives on.
+    pub fn lives_on(&self) -> Option<Instant> {
+        self.lives_on
+    }
+
     /// Whether it may be ended: only a scavenger that was seen just now.
     fn may_end(&self) -> bool {
         let is_seen = self.memory.is_some() && !self.is_unseen && self.lowering.is_none();
@@ -302,6 +327,7 @@ impl Borrower {
         let Some((seen, dir)) = seen.zip(self.directory.open().ok()) else { return };
         if self.ended.is_none() {
             self.ended = Some(Instant::now());
+            self.lives_on = Some(Instant::now() + LIVES_ON);
             let (name, user) = (self.name(), user_name(self.uid));
             let used = self.known().used.saturating_sub(self.lent.grant);
             log::warn!(
@@ -311,7 +337,7 @@ impl Borrower {
                 mebibytes(used),
                 mebibytes(self.lent.grant)
             );
-            self.told.end(
+            self.note.end(
                 &self.directory,
                 &self.lent,
                 &report::ended_for_owners(node.free, node.short(), (self.lent.grant, used)),
@@ -443,6 +469,7 @@ impl Borrower {
                     self.is_unsettled = true;
                     self.save_or_say(run_dir);
                 }
+                self.note.follow(&self.directory, &self.lent);
             }
             // Somebody else has changed it meanwhile, or it cannot be read.
             _ => self.is_unsettled = true,
@@ -453,7 +480,7 @@ impl Borrower {
         if let Some(memory) = &mut self.memory {
             memory.limit = self.lent.limit;
         }
-        self.say(before.lent());
+        self.say(before);
     }
 
     fn lower(&mut self, run_dir: &Path, limit: u64) {
@@ -495,16 +522,21 @@ impl Borrower {
         }
     }
 
-    /// The first piece and the last are in the log, and the user is told of all at the end.
-    fn say(&mut self, before: u64) {
-        self.told.follow(&self.directory, &self.lent);
+    /// The first piece and the last are in the log.
+    fn say(&mut self, before: &JobLent) {
         let (now, own) = (self.lent.lent(), mebibytes(self.lent.grant));
         let (name, user) = (self.name(), user_name(self.uid));
-        if before == 0 && now > 0 {
+        if before.lent() == 0 && now > 0 {
             log::info!("{name} of {user} is lent {} beyond its limit of {own} (MemoryPool)", mebibytes(now));
-        } else if before > 0 && now == 0 {
-            let peak = mebibytes(self.lent.peak.saturating_sub(self.lent.grant));
-            log::info!("{name} of {user} has given back what it was lent beyond its limit of {own}: {peak} at most");
+        } else if before.lent() > 0 && now == 0 {
+            let peak = mebibytes(before.peak.saturating_sub(before.grant));
+            if self.lent.grant > before.grant {
+                log::info!("{name} of {user} was lent {peak} at most, and now has a limit of its own of {own}");
+            } else {
+                log::info!(
+                    "{name} of {user} has given back what it was lent beyond its limit of {own}: {peak} at most"
+                );
+            }
             self.lent.peak = self.lent.grant;
         }
     }
@@ -518,6 +550,8 @@ impl Borrower {
 mod tests {
     use super::*;
     use jobfence::cgroup::layout::Version;
+    use jobfence::cgroup::mark::lent as mark;
+    use jobfence::record::loan::LoanLine;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
@@ -710,6 +744,28 @@ mod tests {
             next.is_scavenger = true;
             assert!(next.look(&run_dir).unwrap());
             assert_eq!((next.is_ending(), next.may_end()), (is_told, !is_told));
+        }
+    }
+
+    #[test]
+    fn a_job_that_lives_on_is_told_of_no_end() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(900);
+        job.is_scavenger = true;
+        let dir = job.directory.open().unwrap();
+        let why = || jobfence::record::loan::line(&mark(&dir).unwrap().unwrap(), LoanLine::WhyEnded).map(str::to_owned);
+        // One that frees what it was lent before anybody ends it, and one that does not die.
+        for (used, may_end) in [(100, true), (850, false)] {
+            write(&job, "memory.current", used);
+            job.note.end(&job.directory, &job.lent, "x");
+            (job.ended, job.lives_on) = (Some(Instant::now()), Some(Instant::now() + LIVES_ON));
+            assert!(job.look(&run_dir).unwrap());
+            assert_eq!((why().as_deref(), job.may_end()), (Some("x"), false), "{used}");
+            job.lives_on = Some(Instant::now());
+            assert!(job.look(&run_dir).unwrap());
+            assert_eq!((why(), job.may_end(), job.lives_on), (None, may_end, None), "{used}");
         }
     }
 

@@ -405,7 +405,7 @@ impl LendWatch {
                 let pause = pause.into_iter().chain(most).min();
                 job.next = pause.map(|pause| Instant::now() + pause);
             }
-            job.next = job.next.into_iter().chain(job.mark_again.take()).min();
+            job.next = job.next.into_iter().chain(job.mark_again.take()).chain(job.lives_on()).min();
         }
         why
     }

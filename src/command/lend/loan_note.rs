@@ -27,33 +27,43 @@ struct TellableLoan {
     grant: u64,
     /// When the first piece was lent.
     since: u64,
-    /// When all was given back. 0: something is lent.
+    /// When all was given back, or became the job's own. 0: something is lent.
     until: u64,
+    /// The job's own limit since then.
+    own: u64,
+    /// Why the job was ended, and when. 0: it was not.
     why_ended: Option<String>,
+    ended: u64,
 }
 
 impl TellableLoan {
     fn note(&self) -> String {
-        let Self { most, grant, since, until, why_ended } = self;
+        let Self { most, grant, since, until, own, why_ended, ended } = self;
         let at = |seconds: u64| minute(&utc(UNIX_EPOCH + Duration::from_secs(seconds)));
-        let given_back = if *until > 0 { format!("; all given back at {}", at(*until)) } else { String::new() };
+        let then = match *until {
+            0 => String::new(),
+            until if own > grant => format!("; from {} on, its limit was {}", at(until), binary(*own)),
+            until => format!("; all given back at {}", at(until)),
+        };
         let row = format!(
-            "{}\tat most {} beyond its limit of {}, from {}{given_back}",
+            "{}\tat most {} beyond its limit of {}, from {}{then}",
             loan::LABEL,
             binary(*most),
             binary(*grant),
             at(*since)
         );
-        loan::note(*most, &row, &format!("{grant} {since} {until}"), why_ended.as_deref())
+        loan::note(*most, &row, &format!("{grant} {since} {until} {own} {ended}"), why_ended.as_deref())
     }
 
     fn from_note(note: &str) -> Option<Self> {
         let line = |which| loan::line(note, which);
         let mut numbers = line(LoanLine::OfHold)?.split(' ').map_while(|number| number.parse().ok());
         let mut number = || numbers.next();
-        let (grant, since, until) = (number()?, number()?, number()?);
-        let most = line(LoanLine::Most)?.parse().ok()?;
-        Some(Self { most, grant, since, until, why_ended: line(LoanLine::WhyEnded).map(str::to_owned) })
+        let (grant, since, until, own, ended) = (number()?, number()?, number()?, number()?, number()?);
+        // What is no time of a clock's is no note.
+        let are_times = [since, until, ended].iter().all(|seconds| u32::try_from(*seconds).is_ok());
+        let most = line(LoanLine::Most)?.parse().ok().filter(|_| are_times)?;
+        Some(Self { most, grant, since, until, own, why_ended: line(LoanLine::WhyEnded).map(str::to_owned), ended })
     }
 }
 
@@ -64,9 +74,10 @@ impl LoanTold {
         Self(note.and_then(|note| TellableLoan::from_note(&note)))
     }
 
-    /// Whether the job was ended.
-    pub fn is_ended(&self) -> bool {
-        self.0.as_ref().is_some_and(|loan| loan.why_ended.is_some())
+    /// How long ago the job was ended. `None`: it was not, as far as the note says.
+    pub fn since_end(&self) -> Option<Duration> {
+        let loan = self.0.as_ref().filter(|loan| loan.why_ended.is_some())?;
+        Some(Duration::from_secs(now().saturating_sub(loan.ended)))
     }
 
     /// Follows what the job is lent.
@@ -81,10 +92,10 @@ impl LoanTold {
         if lent.lent() > loan.most {
             (loan.most, loan.grant) = (lent.lent(), lent.grant);
         }
-        loan.until = match loan.until {
-            _ if is_lent => 0,
-            0 => now(),
-            until => until,
+        (loan.until, loan.own) = match loan.until {
+            _ if is_lent => (0, 0),
+            0 => (now(), lent.grant),
+            until => (until, loan.own),
         };
         self.write(directory, before, loan);
     }
@@ -94,7 +105,16 @@ impl LoanTold {
         self.follow(directory, lent);
         let before = self.0.take();
         let loan = before.clone().unwrap_or_default();
-        self.write(directory, before, TellableLoan { why_ended: Some(why.to_owned()), ..loan });
+        let loan = TellableLoan { why_ended: Some(why.to_owned()), ended: now(), ..loan };
+        self.write(directory, before, loan);
+    }
+
+    /// Takes back that the job was ended: it lives on, and whatever ends it later is something else.
+    pub fn withdraw(&mut self, directory: &JobDirectory) {
+        if let Some(before) = self.0.take_if(|loan| loan.why_ended.is_some()) {
+            let loan = TellableLoan { why_ended: None, ended: 0, ..before.clone() };
+            self.write(directory, Some(before), loan);
+        }
     }
 
     fn write(&mut self, directory: &JobDirectory, before: Option<TellableLoan>, loan: TellableLoan) {
@@ -149,11 +169,25 @@ mod tests {
         let mut next = LoanTold::default();
         next.follow(&directory, &of(8));
         assert_eq!((most(), row().contains("given back")), (Some(32), false));
-        assert_eq!((next.is_ended(), line(LoanLine::WhyEnded)), (false, None));
+        assert_eq!((next.since_end(), line(LoanLine::WhyEnded)), (None, None));
         next.end(&directory, &of(16), "x");
         assert_eq!((most(), line(LoanLine::WhyEnded).as_deref()), (Some(32), Some("x")));
-        let found = LoanTold::found(&directory);
-        assert!(found.is_ended());
+        let mut found = LoanTold::found(&directory);
+        assert!(found.since_end().is_some_and(|since| since < Duration::from_secs(60)));
         assert_eq!(found.0, next.0);
+        // It lives on.
+        found.withdraw(&directory);
+        assert_eq!((found.since_end(), line(LoanLine::WhyEnded)), (None, None));
+        // What it was lent becomes its own.
+        found.follow(&directory, &JobLent { grant: 80 * MIB, limit: 80 * MIB, ..JobLent::default() });
+        assert!(row().ends_with(" on, its limit was 80.0 MiB") && !row().contains("given back"), "{}", noted());
+        assert_eq!((most(), LoanTold::found(&directory).0), (Some(32), found.0));
+    }
+
+    #[test]
+    fn a_note_that_is_none_of_ours_is_not_followed() {
+        for of_hold in ["1 2 3 4", "1 2 3 4 x", "1 4294967296 3 4 5", "1 2 3 4 18446744073709551615"] {
+            assert_eq!(TellableLoan::from_note(&loan::note(5, "lent\t\tx", of_hold, None)), None, "{of_hold}");
+        }
     }
 }
