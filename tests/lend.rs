@@ -9,6 +9,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use jobfence::cgroup::mark;
+use jobfence::record::loan;
+use jobfence::sys::dir::Dir;
+
 mod common;
 
 use common::Held as Site;
@@ -276,7 +280,7 @@ fn what_was_lent_and_came_back_is_on_the_card_and_in_the_usage_log() {
     let most = limit(&place) - 256;
     program.has(20);
     assert_eq!(program.says(), "20");
-    until("all comes back", || limit(&place) == 256 && site.lent() == 0);
+    until("all comes back", || limit(&place) == 256 && site.said().contains("has given back"));
     let (card, of_line, report) = end(program);
     let row = card.lines().find(|line| line.starts_with("  lent ")).unwrap_or_else(|| panic!("{card}"));
     let of_line = of_line.as_u64().unwrap() / MIB;
@@ -545,9 +549,22 @@ fn a_scavenger_has_what_an_owner_has_not_touched_and_ends_when_the_owner_needs_i
     let (of_scavenger, of_owner) = (said("7"), said(ROOTS));
     assert_eq!(of_scavenger.matches(ENDED).count(), 1, "{of_scavenger}");
     assert!(of_scavenger.contains("The job was granted 64.0 MiB, and used "), "{of_scavenger}");
-    assert!(!of_owner.contains(ENDED), "{of_owner}");
+    assert!(!of_owner.contains("jobfence ended"), "{of_owner}");
     let log = fs::read_to_string(site.path("log/usage.jsonl")).unwrap();
-    assert_eq!(log.matches(ENDED).count(), 1, "{log}");
+    assert_eq!((log.matches(ENDED).count(), log.matches("jobfence ended").count()), (1, 1), "{log}");
+}
+
+#[test]
+fn who_is_no_scavenger_was_not_ended() {
+    let Some(site) = Site::new("lend", "owner", &["7"]) else { return };
+    for (setting, is_told) in [("Scavenger=yes", true), ("Scavenger=no", false)] {
+        site.opens("7", "64M", &["-o", setting]);
+        let note = loan::note(1 << 20, "lent\t\tx", "0 0 0 0 1", Some("the node ran short"));
+        mark::set_lent(&Dir::open(&site.directories("7").0).unwrap(), &note).unwrap();
+        let closed = site.command(&["close", "--job", "7"]).output().unwrap();
+        let said = String::from_utf8(closed.stderr).unwrap();
+        assert_eq!(said.contains("jobfence ended this job, since the node ran short"), is_told, "{said}");
+    }
 }
 
 /// What is in use below, in MiB, without page cache. Not the sums of memory.stat: the kernel brings them up to date every two seconds.

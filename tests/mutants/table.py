@@ -1929,6 +1929,12 @@ BREAKS = (
         "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(
+        "an_owner_is_told_that_it_was_ended", "src/fence/observe.rs",
+        "self.limits.plan.as_ref().filter(|plan| plan.scavenger)?;\n        self.lent(LoanLine::WhyEnded)",
+        "self.lent(LoanLine::WhyEnded)",
+        "host lend who_is_no_scavenger_was_not_ended",
+    ),
+    Break(
         "what_was_lent_is_not_in_the_log", "src/launch/account.rs",
         "fence.lent(LoanLine::Most)?", "fence.lent(LoanLine::Most).filter(|_| false)?",
         "host lend what_was_lent_and_came_back",
@@ -2241,7 +2247,7 @@ BREAKS = (
     ),
     Break(
         "a_kill_at_any_limit_counts", "src/command/again/killed.rs",
-        "[Level::Job, Level::Step].into_iter()", "[Level::Job, Level::Step, Level::Task].into_iter()",
+        "[Level::Job, Level::Step].into_iter().any(", "[Level::Job, Level::Step, Level::Task].into_iter().any(",
         "unit only_the_limits_that_more_memory_raises_count",
     ),
     Break(
@@ -2466,13 +2472,23 @@ BREAKS = (
         "slurm only_a_job_that_failed_by_it_runs_again",
     ),
     Break(
+        "who_may_borrow_ten_times_as_much_reserves_it", "src/command/again/size.rs",
+        "more(had).min(more(once))", "more(had)",
+        "unit the_next_run_asks_for_more_than_this_one_was_lent_a_little",
+    ),
+    Break(
+        "an_early_loan_counts_as_the_limit", "src/command/again/steps.rs",
+        "known.into_iter().chain(peak).min()", "peak.or(known)",
+        "unit a_run_that_was_lent_much_before_was_killed_at_what_the_sentence_says",
+    ),
+    Break(
         "the_next_run_has_what_this_one_was_lent", "src/command/again/size.rs",
-        "let wanted = if more(asked.mib) > had {", "let wanted = if more(asked.mib) >= had {",
-        "unit the_next_run_has_more_than_this_one_was_lent",
+        "let wanted = if once > had {", "let wanted = if once >= had {",
+        "unit the_next_run_asks_for_more_than_this_one_was_lent_a_little",
     ),
     Break(
         "what_a_run_was_lent_is_not_known", "src/command/again/steps.rs",
-        "let had = most_of(&waiting.run, asked);", "let had = most_of(&waiting.run, asked).min(asked.mib);",
+        "let had = killed_at(&waiting.run, asked);", "let had = killed_at(&waiting.run, asked).min(asked.mib);",
         "slurm ten_programs_outgrow_their_memory",
     ),
     Break(

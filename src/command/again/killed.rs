@@ -261,6 +261,15 @@ fn is_at(level: Level, sentence: &str) -> bool {
     sentence.contains(&format!(": the {level} reached its memory limit"))
 }
 
+/// The limit of a job or a step of which a sentence says that it was reached, in bytes. It is rounded down to a tenth of a MiB.
+pub fn said_limit(sentence: &str) -> Option<u64> {
+    let at = [Level::Job, Level::Step].into_iter().find(|level| is_at(*level, sentence))?;
+    let (_, behind) = sentence.split_once(&format!(": the {at} reached its memory limit of "))?;
+    let (whole, tenth) = behind.split_once(" MiB")?.0.split_once('.')?;
+    let tenths = whole.parse::<u64>().ok()?.checked_mul(10)?.checked_add(tenth.parse().ok()?)?;
+    Some(tenths.checked_mul(1 << 20)? / 10)
+}
+
 /// How a sentence begins without the kernel's log: the limit is a guess then, and the node itself may have run out of memory.
 const UNKNOWN: &str = ": a process was killed: ";
 
@@ -383,6 +392,29 @@ mod tests {
         {
             assert!(!of(&other, Level::Job), "{}", said(&other, Level::Job));
             assert!(!of(&other, Level::Step), "{}", said(&other, Level::Step));
+        }
+    }
+
+    #[test]
+    fn a_sentence_says_the_limit_that_was_reached() {
+        let key = JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("batch").unwrap() };
+        let said = |whose, limit| {
+            let level = MemoryLevel { path: "/j".into(), whose, limit, peak: Some(9 << 30) };
+            said_limit(&out_of_memory(&key, None, &[level], None))
+        };
+        for whose in [Level::Job, Level::Step] {
+            assert_eq!(
+                [Some(60 << 20), Some(3 << 40), None].map(|limit| said(whose, limit)),
+                [Some(60 << 20), Some(3 << 40), None]
+            );
+        }
+        assert_eq!(said(Level::Job, Some((60 << 20) + (1 << 19))), Some((60 << 20) + (1 << 19)));
+        assert_eq!((said(Level::User, Some(60 << 20)), said_limit(KILLED)), (None, Some(1 << 20)));
+        for other in [
+            "x: the job reached its memory limit of 1.",
+            "x: the job reached its memory limit of 9999999999999999999.0 MiB",
+        ] {
+            assert_eq!(said_limit(other), None, "{other}");
         }
     }
 

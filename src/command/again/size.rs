@@ -63,8 +63,8 @@ impl MemoryBounds {
     }
 }
 
-/// What the next run asks for. `had`: the most that the run had, in MiB of the same unit; more than it asked for, if it was lent memory. The
-/// error says why it asks for nothing.
+/// What the next run asks for. `had`: the limit at which the run was killed, in MiB of the same unit; more than it asked for, if it was lent
+/// memory. The error says why it asks for nothing.
 pub fn next(
     again: RunAgain,
     restarts: u32,
@@ -81,7 +81,9 @@ pub fn next(
     // A share of a very small amount can round down to that amount. So the next run asks for at least 1 MiB more.
     let more = |mib: u64| again.share.of(mib).max(mib.saturating_add(1));
     // What was lent was too little. With no more than that, the next run would be killed where this one was, unless it is lent some in time.
-    let wanted = if more(asked.mib) > had { more(asked.mib) } else { more(had) };
+    // A job that may borrow many times what it asked for does not reserve all that: it asks for one step more.
+    let once = more(asked.mib);
+    let wanted = if once > had { once } else { more(had).min(more(once)) };
     let mib = bounds.most(asked.unit).map_or(wanted, |most| wanted.min(most));
     if mib <= asked.mib {
         let whose = match asked.unit {
@@ -142,9 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn the_next_run_has_more_than_this_one_was_lent() {
+    fn the_next_run_asks_for_more_than_this_one_was_lent_a_little() {
         let after = |had, bounds| next(AGAIN, 0, AskedMemory { unit: Node, mib: 100 }, had, &bounds).unwrap().mib;
-        assert_eq!([100, 149, 150, 200].map(|had| after(had, FREE)), [150, 150, 225, 300]);
+        assert_eq!([100, 149, 150].map(|had| after(had, FREE)), [150, 150, 225]);
+        assert_eq!([200, 1000].map(|had| after(had, FREE)), [225; 2], "it may borrow again");
         assert_eq!(after(150, MemoryBounds { per_node: Some(120), ..FREE }), 120, "it is then lent less");
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use jobfence::config::{Config, Mode};
 
 use super::files::{Refusals, WaitingRun};
+use super::killed::said_limit;
 use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, size};
 use crate::idle::speed;
 use crate::living::user_name;
@@ -109,7 +110,7 @@ fn go_on(
         // An earlier look wanted a requeue, but the job was not requeued. The configuration of now decides.
         (JobNow::Failed { restarts, asked, bounds }, begun) => {
             let wanted = config.on_out_of_memory.map(|again| {
-                let had = most_of(&waiting.run, asked);
+                let had = killed_at(&waiting.run, asked);
                 size::next(again, restarts, asked, had, &bounds).and_then(|more| raises(more, &waiting.run, config))
             });
             let more = match wanted {
@@ -144,12 +145,15 @@ fn go_on(
     }
 }
 
-/// The most memory that a run had, in MiB as it was asked for: more than that, if it was lent some.
-fn most_of(run: &KilledRun, asked: AskedMemory) -> u64 {
-    match (run.line.job_memory_peak_bytes, run.line.memory_limit_bytes) {
+/// The limit at which a run was killed, in MiB as it was asked for: more than that, if it was lent some. Its script's line says that limit, if
+/// a process of the script was killed. Otherwise it was not above the peak.
+fn killed_at(run: &KilledRun, asked: AskedMemory) -> u64 {
+    let known = run.line.sentences.iter().filter_map(|sentence| said_limit(sentence)).max();
+    let peak = run.line.job_memory_peak_bytes;
+    match (known.into_iter().chain(peak).min(), run.line.memory_limit_bytes) {
         // The kernel counts some pages at a time, so the peak is a little lower than the limit at which it has killed.
-        (Some(peak), Some(limit)) if limit > 0 && peak > limit => {
-            let mib = (u128::from(asked.mib) * u128::from(peak)).div_ceil(u128::from(limit));
+        (Some(at), Some(limit)) if limit > 0 && at > limit => {
+            let mib = (u128::from(asked.mib) * u128::from(at)).div_ceil(u128::from(limit));
             u64::try_from(mib).unwrap_or(u64::MAX)
         }
         _ => asked.mib,

@@ -388,7 +388,7 @@ fn what_a_run_was_lent_was_too_little() {
         let mut json = waiting().run.line.json.clone();
         (json["memory_limit_bytes"], json["job_memory_peak_bytes"]) = (json!(limit), json!(peak));
         let run = KilledRun::from_line(LoggedStep::new(json)).unwrap();
-        most_of(&run, AskedMemory { unit: MemoryUnit::Cpu, mib: 40 })
+        killed_at(&run, AskedMemory { unit: MemoryUnit::Cpu, mib: 40 })
     };
     const MIB: u64 = 1 << 20;
     assert_eq!([of(None, None), of(None, Some(9)), of(Some(0), Some(9))], [40; 3]);
@@ -396,4 +396,23 @@ fn what_a_run_was_lent_was_too_little() {
     assert_eq!([of(limit, Some(79 * MIB)), of(limit, Some(80 * MIB)), of(limit, None)], [40; 3]);
     assert_eq!([of(limit, Some(120 * MIB)), of(limit, Some(120 * MIB - 9000))], [60; 2]);
     assert_eq!(of(Some(1), Some(u64::MAX)), u64::MAX);
+}
+
+#[test]
+fn a_run_that_was_lent_much_before_was_killed_at_what_the_sentence_says() {
+    const MIB: u64 = 1 << 20;
+    let mut json = waiting().run.line.json.clone();
+    (json["memory_limit_bytes"], json["job_memory_peak_bytes"]) = (json!(40 * MIB), json!(60 * MIB));
+    let of = |sentences: &[&str]| {
+        let mut json = json.clone();
+        json["sentences"] = json!(sentences);
+        killed_at(
+            &KilledRun::from_line(LoggedStep::new(json)).unwrap(),
+            AskedMemory { unit: MemoryUnit::Node, mib: 40 },
+        )
+    };
+    let at = |mib: u64| {
+        format!("job 5 step batch: process 7 (x) was killed: the job reached its memory limit of {mib}.0 MiB. Ask.")
+    };
+    assert_eq!((of(&[&at(40)]), of(&[&at(50)]), of(&[&at(40), &at(60)]), of(&[])), (40, 50, 60, 60));
 }
