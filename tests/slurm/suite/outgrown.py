@@ -6,6 +6,7 @@ What each needs follows from a seed. What was done for it is counted from the us
 
 import contextlib
 import json
+import math
 import random
 import shutil
 import subprocess
@@ -71,7 +72,8 @@ def limit_said(line):
 def asked_after(line):
     """What the run after this one asks for, in MiB: half as much again, or if this one was lent as much as that, half as much again as it had."""
     more = int(granted(line) * SHARE)
-    had = -(-limit_said(line) // 1)
+    # A loan just after the kill counts for the sentence, and one long before for the peak.
+    had = math.ceil(min(limit_said(line), line["job_memory_peak_bytes"] / MIB))
     return more if more > had else min(int(had * SHARE), int(more * SHARE))
 
 
