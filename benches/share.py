@@ -9,6 +9,7 @@ ratios of the two. What is not known here it says. `jobfence hold` must be built
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -52,9 +53,7 @@ class Window:
             for number, owner in enumerate(owners):
                 said = owner.said()
                 if said is None:
-                    self.found["refused"].append(f"{owner.name} has ended with {owner.process.poll()}")
-                    is_over[number] = True
-                    return self.finish()
+                    sys.exit(f"share: {owner.name} has ended with {owner.process.wait()}: {self.node.errors(owner.name)}")
                 self.found["owners"][number] += said
                 is_over[number] |= any("ended" in line for line in said)
             if now < self.shape.seconds:
@@ -139,6 +138,13 @@ def free():
     return int(lines["MemAvailable"].split()[0]) // 1024
 
 
+def ended(number, _):
+    """By a signal: with what is to be tidied up, and once. Whoever ends a group of processes may signal twice."""
+    for each in signal.SIGTERM, signal.SIGINT:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default="target/debug/jobfence", help="the jobfence command, built for tests [%(default)s]")
@@ -159,6 +165,8 @@ def main():
         parser.error("--windows must be even")
     if not options.given and os.geteuid() != 0:
         sys.exit("this needs root")
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, ended)
     said = json.loads(options.given.read_text()) if options.given else measure(options)
     sums = figures.sums(said)
     figures.show(sums)

@@ -33,7 +33,7 @@ def bars(sums):
             height = (BOTTOM - TOP) * amount / most
             y -= height
             parts.append(f'<rect class="{kind}" x="{x}" y="{y:.1f}" width="70" height="{height:.1f}"/>')
-        parts.append(text(x + 35, y - 8, f"{(owners + scavengers) / sums['alone']:.2f}", "bold middle"))
+        parts.append(text(x + 35, y - 8, f"{sums['work'] if name == 'with' else 1:.2f}", "bold middle"))
         parts.append(text(x + 35, BOTTOM + 20, name, "middle"))
     return [*parts, f'<line x1="50" y1="{BOTTOM}" x2="260" y2="{BOTTOM}"/>', '<rect class="owner" x="24" y="303" width="12" height="12"/>', text(42, 314, "owners"),
             '<rect class="scavenger" x="124" y="303" width="12" height="12"/>', text(142, 314, "scavengers")]

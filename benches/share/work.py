@@ -130,7 +130,8 @@ def scavenge(place, seed, data, kinds):
     """Loads its data, and does one unit after the other."""
     known, kept, rng = commands(place), Kept(), random.Random(seed)
     say(ready=True)
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        return
     kept.grow(data, LOADS)
     while True:
         kind = rng.choice(kinds)
