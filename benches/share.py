@@ -149,7 +149,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default="target/debug/jobfence", help="the jobfence command, built for tests [%(default)s]")
     parser.add_argument("--minutes", type=float, default=4, help="of all windows together [%(default)s]")
-    parser.add_argument("--windows", type=int, default=4, help="without and with scavengers, in turn [%(default)s]")
+    parser.add_argument("--windows", type=int, help="without and with scavengers, in turn [one for each minute]")
     parser.add_argument("--seed", type=int, default=1, help="of the trace [%(default)s]")
     parser.add_argument("--cpus", type=int, default=4, help="of the node at most [%(default)s]")
     parser.add_argument("--memory", type=int, metavar="MIB", help="of the node [1 GiB for each CPU, and at most half of what is free]")
@@ -161,6 +161,7 @@ def main():
     parser.add_argument("--from", dest="given", type=Path, metavar="FILE", help="print what an earlier --keep has found, and measure nothing")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="a picture of it, in SVG")
     options = parser.parse_args()
+    options.windows = options.windows or 2 * max(round(options.minutes / 2), 1)
     if options.windows < 2 or options.windows % 2:
         parser.error("--windows must be even")
     if not options.given and os.geteuid() != 0:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,34 @@ class Sums(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()):
             figures.show(sums)
         ElementTree.fromstring(chart.drawn(given, sums))
+
+
+PAGE = HERE.parents[1] / "docs/performance.md"
+
+
+@unittest.skipUnless(PAGE.is_file(), "the pages are not here")
+class Page(unittest.TestCase):
+    """docs/pictures/share.svg says what the page beside it says, in the words of today."""
+
+    @staticmethod
+    def texts(picture):
+        return [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+
+    def setUp(self):
+        self.shown = self.texts(ElementTree.parse(PAGE.parent / "pictures/share.svg"))
+
+    def test_its_figures_are_those_of_the_table(self):
+        page = PAGE.read_text().split("## A node with scavengers")[1].split("\n## ")[0]
+        work, bound = (next(line for line in page.splitlines() if line.startswith(f"| {name} |")).split("|")[2].strip()
+                       for name in ("work done, times without", "all the CPU time there is"))
+        self.assertIn(work, self.shown)
+        self.assertIn(f"all the CPU time there is: {bound}", self.shown)
+
+    def test_its_words_are_those_of_today(self):
+        def words(texts):
+            return [re.sub(r"[\d.]+", "N", text) for text in texts]
+        given = said()
+        self.assertEqual(words(self.shown), words(self.texts(ElementTree.fromstring(chart.drawn(given, figures.sums(given))))))
 
 
 TINY = (sys.executable, "-B", HERE.parent / "share.py", "--minutes", "0.2", "--windows", "2", "--calibrate", "1", "--cpus", "2", "--memory", "600",

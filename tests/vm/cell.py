@@ -84,7 +84,8 @@ python3 -B /{TESTS}/benches/launch.py --so /usr/lib/slurm/libjobfence.so --bin /
 exit $status
 """
 SHARE = f"""
-python3 -B /{TESTS}/benches/share.py --bin /{TESTS}/benches/jobfence $SHARE_OPTIONS || status=1
+mkdir -p /var/tmp/results
+python3 -B /{TESTS}/benches/share.py --bin /{TESTS}/benches/jobfence --keep /var/tmp/results/share.json $SHARE_OPTIONS || status=1
 exit $status
 """
 SOAK = f"""
@@ -234,8 +235,10 @@ def bench_in_guest():
     return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, "systemctl start jobfence.service", BENCH])
 
 
-def share_in_guest(minutes, seed):
-    options = " ".join(f"--{name} {value}" for name, value in (("minutes", minutes), ("seed", seed)) if value is not None)
+def share_in_guest(minutes, seed, counted):
+    # A counted clock has one processor after the other do its instructions, so time goes on for both.
+    values = ("minutes", minutes), ("seed", seed), ("cpus", 1 if counted else None)
+    options = " ".join(f"--{name} {value}" for name, value in values if value is not None)
     return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, f"SHARE_OPTIONS='{options}'", SHARE])
 
 
@@ -337,7 +340,7 @@ def main():
     if options.bench and scheduler == "slurm":
         commands = bench_in_guest()
     if options.bench_share:
-        commands = share_in_guest(options.minutes, options.seed)
+        commands = share_in_guest(options.minutes, options.seed, options.counted)
     if options.soak is not None:
         commands = soak_in_guest(options.soak, options.seed)
     # 'make check' has it twice in one cell, at once.
