@@ -39,9 +39,10 @@ class Window:
         self.found = {"seed": seed, "scavengers": scavengers, "owners": [[] for _ in range(shape.owners)], "units": [], "ends": [],
                       "samples": [], "refused": [], "seconds": shape.seconds}
         self.running, self.due, self.loaded = {}, [0.0] * scavengers, 0
-        self.begin = 0.0
+        self.begin = self.by_hold = 0.0
 
     def run(self, owners):
+        self.by_hold = self.node.used_by_hold()
         self.begin = self.found["begin"] = time.monotonic() + 0.5
         for owner, actions in zip(owners, shapes.window(self.shape, self.seed)):
             owner.hears(json.dumps({"start": self.begin, "actions": actions}))
@@ -95,6 +96,7 @@ class Window:
 
     def finish(self):
         self.stop(self.shape.seconds)
+        self.found["hold"] = self.node.used_by_hold() - self.by_hold
         killed, by_hold = self.node.names_killed(self.begin), self.node.ended_by_hold()
         for end in self.found["ends"]:
             end.setdefault("why", "hold" if end["job"] in by_hold else next(iter(killed.get(end["job"], ["unknown"]))))

@@ -71,6 +71,7 @@ def sums(said):
         "growth": [[percentile([one[which]["wall"] for one in grown], percent) for percent in (50, 90, 100)] for which in (0, 1)],
         "back": sorted(max(second["wall"] - first["wall"], 0) for first, second in grown),
         "owners": len([unit for unit in units if unit["status"]]) + sum(len(window["refused"]) for window in windows),
+        "hold": [sum(window["hold"] for window in which) / seconds for which in zip(*pairs)],
         "ended": {why: sum(end["why"] == why for end in ends) for why in WHYS}, "failed": len(failed),
         "lost": max(spent - good, 0) / spent if spent else 0.0,
     }
@@ -98,6 +99,7 @@ def show(sums):
           f"({', '.join(f'{kind} {ratio:.3f}' for kind, ratio in sums['cpu_by_kind'].items())})")
     print(f"scavengers used {sums['scavenged'] / sums['idle']:.0%} of the idle CPU time for units that ended; "
           f"of all their CPU time {sums['lost']:.0%} at least was for others")
+    print("jobfence hold used {:.2%} of a CPU without scavengers, and {:.2%} with them".format(*sums["hold"]))
     print("scavengers ended:", "; ".join(f"{sums['ended'][why]} {words}" for why, words in WHYS.items()),
           f"; {sums['failed']} units of scavengers failed")
     back = sums["back"]

@@ -250,6 +250,11 @@ class Node:
             (self.top / "memory.max").write_text("max")
             (kernel.Group(f"/{self.base}").limits_directory("cpu") / "cpu.weight").write_text("100")
 
+    def used_by_hold(self):
+        """Its CPU time, in seconds."""
+        fields = Path(f"/proc/{self.hold.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def used(self, name):
         """MiB of a job, without page cache."""
         if name not in self.directories:

@@ -63,7 +63,7 @@ def unit(number, kind, cpu, wall, begin=100.0, status=0):
 
 
 def window(owners, **other):
-    return {"begin": 100.0, "seconds": 10, "owners": owners, "units": [], "ends": [], "refused": [], "samples": [[1, 190, 0]], "scavengers": 0} | other
+    return {"begin": 100.0, "seconds": 10, "owners": owners, "units": [], "ends": [], "refused": [], "samples": [[1, 190, 0]], "scavengers": 0, "hold": 0.1} | other
 
 
 NODE = {"costs": {"a": 1.0, "b": 2.0}, "cpus": 1, "mib": 1200, "owners": 1, "reserved": 1000, "scavengers": 1, "grant": 64, "release": "0",
