@@ -96,6 +96,8 @@ class Window:
 
     def finish(self):
         self.stop(self.shape.seconds)
+        if self.node.hold.poll() is not None:
+            sys.exit(f"share: 'jobfence hold' has ended: {self.node.said()}")
         self.found["hold"] = self.node.used_by_hold() - self.by_hold
         killed, by_hold = self.node.names_killed(self.begin), self.node.ended_by_hold()
         for end in self.found["ends"]:

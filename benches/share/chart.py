@@ -6,9 +6,8 @@ import html
 WIDTH, HEIGHT = 900, 330
 TITLE = "A node with and without scavengers"
 TEXT = ("Left: two bars, of the work done on a node without scavengers and with them, of which a part is the scavengers', and what all of the "
-        "CPU time would be. Right: the memory of the "
-        "node in the course of a window with scavengers. Owners use a small part of what they reserved, scavengers some of the rest, and when "
-        "owners need what they reserved, scavengers are ended.")
+        "CPU time would be. Right: the memory of the node in the course of a window with scavengers. Owners use a small part of what they "
+        "reserved, and scavengers some of the rest. When owners need what they reserved, they have it.")
 STYLE = """
 :root { --back: #ffffff; --text: #1f2328; --line: #d0d7de; --owner: #4c6f9c; --scavenger: #b58a2e }
 @media (prefers-color-scheme: dark) { :root { --back: #0d1117; --text: #e6edf3; --line: #3d444d; --owner: #6d94c5; --scavenger: #d9ac4b } }
@@ -61,10 +60,10 @@ def course(window, node):
     parts = [text(left - 40, 34, "memory in use on the node, with scavengers", "bold")] if samples else []
     parts += [area("owner", owners, [BOTTOM] * len(xs)), area("scavenger", both, owners)] if samples else []
     for mib, y in ((0, BOTTOM), (node["mib"], TOP)):
-        parts.append(text(left - 8, y + 5, f"{mib / 1024:.0f} GiB" if mib else "0", "end"))
+        parts.append(text(left - 8, y + 5, f"{mib} MiB" if mib else "0", "end"))
     parts += [f'<line x1="{left}" y1="{BOTTOM}" x2="{right}" y2="{BOTTOM}"/>',
               f'<line class="bound" x1="{left}" y1="{reserved:.1f}" x2="{right}" y2="{reserved:.1f}"/>',
-              text(right, reserved - 6, "reserved by owners", "end"), text(left, BOTTOM + 20, "0"),
+              text(left + 8, reserved - 6, "reserved by owners"), text(left, BOTTOM + 20, "0"),
               text(right, BOTTOM + 20, f"{window['seconds']:.0f} s", "end")]
     return parts
 

@@ -68,7 +68,10 @@ def sums(said):
         "cpu_by_kind": {kind: sum(second["cpu"] for _, second in both if second["kind"] == kind) / of_kind
                         for kind in sorted(cost) if (of_kind := sum(first["cpu"] for first, _ in both if first["kind"] == kind))},
         "wall": [[percentile([one[which]["wall"] for one in both], percent) for percent in (50, 90, 99)] for which in (0, 1)],
+        # Of each unit beside itself: kinds take times of their own, and few units are above or below a median.
+        "slower": statistics.median([ratio(second["wall"], first["wall"]) for first, second in both] or [0.0]),
         "growth": [[percentile([one[which]["wall"] for one in grown], percent) for percent in (50, 90, 100)] for which in (0, 1)],
+        "longest": [max((one[which]["longest"] for one in grown), default=0.0) for which in (0, 1)],
         "back": sorted(max(second["wall"] - first["wall"], 0) for first, second in grown),
         "owners": len([unit for unit in units if unit["status"]]) + sum(len(window["refused"]) for window in windows),
         "hold": [sum(window["hold"] for window in which) / seconds for which in zip(*pairs)],
@@ -95,6 +98,7 @@ def show(sums):
         row(f"an owner's unit, real seconds, {name}", first, second)
     for name, first, second in zip(("median", "p90", "most"), *sums["growth"]):
         row(f"an owner takes its reserve, seconds, {name}", first, second)
+    row("its longest wait for one MiB, seconds", *sums["longest"])
     print(f"\nan owner's unit, CPU time with scavengers, times without: {sums['cpu']:.3f} "
           f"({', '.join(f'{kind} {ratio:.3f}' for kind, ratio in sums['cpu_by_kind'].items())})")
     print(f"scavengers used {sums['scavenged'] / sums['idle']:.0%} of the idle CPU time for units that ended; "
@@ -110,10 +114,9 @@ def show(sums):
     goals.add("work done on the node, times without", f"{sums['work']:.2f}", f"{WORK}", sums["work"] >= WORK)
     goals.add("the same, of what the CPU time allows", f"{sums['work'] * sums['share']:.0%}", "-", True)
     goals.add("an owner's unit, CPU time, times without", f"{sums['cpu']:.3f}", f"{SLOWER}", sums["cpu"] <= SLOWER)
-    latency = ratio(sums["wall"][1][0], sums["wall"][0][0])
-    goals.add("an owner's unit, real time, times without (median)", f"{latency:.3f}", f"{SLOWER}", latency <= SLOWER)
+    goals.add("an owner's unit, real time, times without (median)", f"{sums['slower']:.3f}", f"{SLOWER}", sums["slower"] <= SLOWER)
     goals.add("owners killed or refused memory, or with a failed unit", f"{sums['owners']}", "0", not sums["owners"])
     most = back[-1] if back else 0.0
-    goals.add("memory back, most", f"{most:.2f} s", f"{BACK} s", most < BACK)
+    goals.add("all memory back, most", f"{most:.2f} s", f"{BACK} s", most < BACK)
     goals.print()
     print("\nNot measured: caches and the bandwidth of memory by themselves; disks and network, since all is read from memory; a scheduler.")

@@ -71,7 +71,7 @@ NODE = {"costs": {"a": 1.0, "b": 2.0}, "cpus": 1, "mib": 1200, "owners": 1, "res
 
 
 def said():
-    grow = {"do": "grow", "number": 2, "wall": 0.5}
+    grow = {"do": "grow", "number": 2, "wall": 0.5, "longest": 0.02}
     without = window([[unit(0, "a", 1.0, 1.0), unit(1, "b", 3.0, 3.1), grow, {"ended": True, "cpu": 6.0}]])
     late = unit(3, "a", 1.0, 1.0, begin=109.5)
     beside = window([[unit(0, "a", 1.1, 2.0), unit(1, "b", 3.0, 3.1), grow | {"wall": 0.75}, {"ended": True, "cpu": 6.1}]],
@@ -91,7 +91,9 @@ class Sums(unittest.TestCase):
     def test_owners_are_compared_unit_by_unit(self):
         sums = figures.sums(said())
         self.assertAlmostEqual(sums["cpu"], 4.1 / 4.0)
+        self.assertAlmostEqual(sums["slower"], 1.5)
         self.assertEqual((sums["wall"][0][2], sums["wall"][1][0], sums["back"]), (3.1, 2.0, [0.25]))
+        self.assertEqual(sums["longest"], [0.02, 0.02])
         self.assertEqual((sums["owners"], sums["failed"], sums["ended"]["hold"], sums["ended"]["own"]), (0, 1, 1, 0))
 
     def test_an_owner_that_fails_is_seen(self):

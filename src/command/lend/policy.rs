@@ -21,8 +21,8 @@ const PIECES: u64 = 8;
 /// So many pieces more has a job that is lent some, until it has not needed them for a while: it may grow faster than is looked.
 const AHEAD: u64 = 2;
 
-/// Where another job has one piece more than it uses, a scavenger has so many. It asks for little, so its pieces are small, and it fills one
-/// in less time than passes between two looks. What it does not use goes back as soon as an owner touches it.
+/// Where another job has one piece more than it uses, a scavenger has so many. It asks for little, so its pieces are small, and it fills
+/// one in less time than passes between two looks. What it does not use goes back as soon as an owner touches it.
 const OF_SCAVENGERS: u64 = 4;
 
 /// The node runs short when less than this part of the reserve is free. Above it, scavengers are lent nothing more before any is ended.
