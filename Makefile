@@ -12,7 +12,7 @@
 # make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make pictures   docs/pictures again, from a real run in a virtual machine
-# make bench-share  what a node does with and without scavengers; MINUTES=, SEED=; CELL=: in a virtual machine
+# make bench-share  what a node does with and without scavengers, and target/share/share.svg; MINUTES=, SEED=; CELL=: in a virtual machine
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
 CARGO ?= cargo
@@ -110,7 +110,8 @@ bench-share: cargo
 ifneq ($(CELL),)
 	tests/need vm
 	$(MAKE) all
-	python3 -B tests/vm/cell.py $(CELL) --bench-share $(SHARE_BIN) $(addprefix --minutes ,$(MINUTES)) $(addprefix --seed ,$(SEED))
+	python3 -B tests/vm/cell.py $(CELL) --counted --bench-share $(SHARE_BIN) $(addprefix --minutes ,$(MINUTES)) $(addprefix --seed ,$(SEED))
+	python3 -B benches/share.py --from target/vm/results/$(CELL)/share.json --chart target/share/share.svg >target/share/$(CELL).txt
 else
 	python3 -B benches/share.py --bin $(SHARE_BIN) --chart target/share/share.svg $(addprefix --minutes ,$(MINUTES)) $(addprefix --seed ,$(SEED))
 endif

@@ -9,6 +9,7 @@ ratios of the two. What is not known here it says. `jobfence hold` must be built
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -38,9 +39,10 @@ class Window:
         self.found = {"seed": seed, "scavengers": scavengers, "owners": [[] for _ in range(shape.owners)], "units": [], "ends": [],
                       "samples": [], "refused": [], "seconds": shape.seconds}
         self.running, self.due, self.loaded = {}, [0.0] * scavengers, 0
-        self.begin = 0.0
+        self.begin = self.by_hold = 0.0
 
     def run(self, owners):
+        self.by_hold = self.node.used_by_hold()
         self.begin = self.found["begin"] = time.monotonic() + 0.5
         for owner, actions in zip(owners, shapes.window(self.shape, self.seed)):
             owner.hears(json.dumps({"start": self.begin, "actions": actions}))
@@ -52,9 +54,7 @@ class Window:
             for number, owner in enumerate(owners):
                 said = owner.said()
                 if said is None:
-                    self.found["refused"].append(f"{owner.name} has ended with {owner.process.poll()}")
-                    is_over[number] = True
-                    return self.finish()
+                    sys.exit(f"share: {owner.name} has ended with {owner.process.wait()}: {self.node.errors(owner.name)}")
                 self.found["owners"][number] += said
                 is_over[number] |= any("ended" in line for line in said)
             if now < self.shape.seconds:
@@ -96,6 +96,9 @@ class Window:
 
     def finish(self):
         self.stop(self.shape.seconds)
+        if self.node.hold.poll() is not None:
+            sys.exit(f"share: 'jobfence hold' has ended: {self.node.said()}")
+        self.found["hold"] = self.node.used_by_hold() - self.by_hold
         killed, by_hold = self.node.names_killed(self.begin), self.node.ended_by_hold()
         for end in self.found["ends"]:
             end.setdefault("why", "hold" if end["job"] in by_hold else next(iter(killed.get(end["job"], ["unknown"]))))
@@ -139,11 +142,18 @@ def free():
     return int(lines["MemAvailable"].split()[0]) // 1024
 
 
+def ended(number, _):
+    """By a signal: with what is to be tidied up, and once. Whoever ends a group of processes may signal twice."""
+    for each in signal.SIGTERM, signal.SIGINT:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default="target/debug/jobfence", help="the jobfence command, built for tests [%(default)s]")
     parser.add_argument("--minutes", type=float, default=4, help="of all windows together [%(default)s]")
-    parser.add_argument("--windows", type=int, default=4, help="without and with scavengers, in turn [%(default)s]")
+    parser.add_argument("--windows", type=int, help="without and with scavengers, in turn [one for each minute]")
     parser.add_argument("--seed", type=int, default=1, help="of the trace [%(default)s]")
     parser.add_argument("--cpus", type=int, default=4, help="of the node at most [%(default)s]")
     parser.add_argument("--memory", type=int, metavar="MIB", help="of the node [1 GiB for each CPU, and at most half of what is free]")
@@ -155,10 +165,13 @@ def main():
     parser.add_argument("--from", dest="given", type=Path, metavar="FILE", help="print what an earlier --keep has found, and measure nothing")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="a picture of it, in SVG")
     options = parser.parse_args()
+    options.windows = options.windows or 2 * max(round(options.minutes / 2), 1)
     if options.windows < 2 or options.windows % 2:
         parser.error("--windows must be even")
     if not options.given and os.geteuid() != 0:
         sys.exit("this needs root")
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, ended)
     said = json.loads(options.given.read_text()) if options.given else measure(options)
     sums = figures.sums(said)
     figures.show(sums)

@@ -5,9 +5,9 @@ import html
 
 WIDTH, HEIGHT = 900, 330
 TITLE = "A node with and without scavengers"
-TEXT = ("Left: two bars, of the work done on a node without scavengers and with them, of which a part is the scavengers'. Right: the memory of the "
-        "node in the course of a window with scavengers. Owners use a small part of what they reserved, scavengers some of the rest, and when "
-        "owners need what they reserved, scavengers are ended.")
+TEXT = ("Left: two bars, of the work done on a node without scavengers and with them, of which a part is the scavengers', and what all of the "
+        "CPU time would be. Right: the memory of the node in the course of a window with scavengers. Owners use a small part of what they "
+        "reserved, and scavengers some of the rest. When owners need what they reserved, they have it.")
 STYLE = """
 :root { --back: #ffffff; --text: #1f2328; --line: #d0d7de; --owner: #4c6f9c; --scavenger: #b58a2e }
 @media (prefers-color-scheme: dark) { :root { --back: #0d1117; --text: #e6edf3; --line: #3d444d; --owner: #6d94c5; --scavenger: #d9ac4b } }
@@ -16,7 +16,7 @@ text { fill: var(--text); font: 14px ui-monospace, SFMono-Regular, Menlo, Consol
 .bold { font-weight: 700 } .middle { text-anchor: middle } .end { text-anchor: end } line { stroke: var(--text) } .bound { stroke-dasharray: 4 3 }
 """.strip()
 TOP, BOTTOM = 70, 270  # of both charts
-BARS, PLACE = ((70, "without"), (170, "with")), (390, 870)
+BARS, PLACE = ((40, "without"), (170, "with")), (400, 870)
 
 
 def text(x, y, words, kind=""):
@@ -25,7 +25,8 @@ def text(x, y, words, kind=""):
 
 
 def bars(sums):
-    most = max(sums["alone"], sums["beside"] + sums["scavenged"], 0.001)
+    all_of_it = sums["alone"] / max(sums["share"], 0.01)
+    most = max(all_of_it, sums["beside"] + sums["scavenged"], 0.001)
     parts = [text(24, 34, "work done", "bold")]
     for (x, name), owners, scavengers in zip(BARS, (sums["alone"], sums["beside"]), (0, sums["scavenged"])):
         y = BOTTOM
@@ -33,9 +34,12 @@ def bars(sums):
             height = (BOTTOM - TOP) * amount / most
             y -= height
             parts.append(f'<rect class="{kind}" x="{x}" y="{y:.1f}" width="70" height="{height:.1f}"/>')
-        parts.append(text(x + 35, y - 8, f"{(owners + scavengers) / sums['alone']:.2f}", "bold middle"))
+        parts.append(text(x + 78, y + 14, f"{sums['work'] if name == 'with' else 1:.2f}", "bold"))
         parts.append(text(x + 35, BOTTOM + 20, name, "middle"))
-    return [*parts, f'<line x1="50" y1="{BOTTOM}" x2="260" y2="{BOTTOM}"/>', '<rect class="owner" x="24" y="303" width="12" height="12"/>', text(42, 314, "owners"),
+    y = BOTTOM - (BOTTOM - TOP) * all_of_it / most
+    parts += [f'<line x1="24" y1="{BOTTOM}" x2="290" y2="{BOTTOM}"/>', f'<line class="bound" x1="24" y1="{y:.1f}" x2="290" y2="{y:.1f}"/>',
+              text(290, y - 6, f"all the CPU time there is: {1 / max(sums['share'], 0.01):.2f}", "end")]
+    return [*parts, '<rect class="owner" x="24" y="303" width="12" height="12"/>', text(42, 314, "owners"),
             '<rect class="scavenger" x="124" y="303" width="12" height="12"/>', text(142, 314, "scavengers")]
 
 
@@ -56,10 +60,10 @@ def course(window, node):
     parts = [text(left - 40, 34, "memory in use on the node, with scavengers", "bold")] if samples else []
     parts += [area("owner", owners, [BOTTOM] * len(xs)), area("scavenger", both, owners)] if samples else []
     for mib, y in ((0, BOTTOM), (node["mib"], TOP)):
-        parts.append(text(left - 8, y + 5, f"{mib / 1024:.0f} GiB" if mib else "0", "end"))
+        parts.append(text(left - 8, y + 5, f"{mib} MiB" if mib else "0", "end"))
     parts += [f'<line x1="{left}" y1="{BOTTOM}" x2="{right}" y2="{BOTTOM}"/>',
               f'<line class="bound" x1="{left}" y1="{reserved:.1f}" x2="{right}" y2="{reserved:.1f}"/>',
-              text(right, reserved - 6, "reserved by owners", "end"), text(left, BOTTOM + 20, "0"),
+              text(left + 8, reserved - 6, "reserved by owners"), text(left, BOTTOM + 20, "0"),
               text(right, BOTTOM + 20, f"{window['seconds']:.0f} s", "end")]
     return parts
 

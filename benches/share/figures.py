@@ -12,6 +12,11 @@ WHYS = {"hold": "by jobfence hold, since the node ran short", "node": "by the ke
         "own": "by the kernel, at their own limit", "unknown": "in another way"}
 
 
+def ratio(first, second):
+    """0, if a busy machine has done nothing in time."""
+    return first / second if second else 0.0
+
+
 def is_done(unit, window):
     return unit["status"] == 0 and unit["begin"] + unit["wall"] <= window["begin"] + window["seconds"]
 
@@ -54,18 +59,22 @@ def sums(said):
     units = [unit for window in windows for unit in of_owners(window, "unit").values()]
     return {
         "node": node, "minutes": 2 * seconds / 60,
-        "share": used / (seconds * node["cpus"]), "memory": statistics.mean(samples) / (node["owners"] * node["reserved"]),
-        "alone": alone, "beside": beside, "scavenged": scavenged, "work": (beside + scavenged) / alone,
+        "share": used / (seconds * node["cpus"]), "memory": statistics.mean(samples or [0]) / (node["owners"] * node["reserved"]),
+        "alone": alone, "beside": beside, "scavenged": scavenged, "work": ratio(beside + scavenged, alone),
         "units": [sum(is_done(unit, window) for window in which for unit in (*of_owners(window, "unit").values(), *window["units"]))
                   for which in zip(*pairs)],
         "idle": max(seconds * node["cpus"] - used, 0.001),
-        "cpu": sum(second["cpu"] for _, second in both) / sum(first["cpu"] for first, _ in both),
+        "cpu": ratio(sum(second["cpu"] for _, second in both), sum(first["cpu"] for first, _ in both)),
         "cpu_by_kind": {kind: sum(second["cpu"] for _, second in both if second["kind"] == kind) / of_kind
                         for kind in sorted(cost) if (of_kind := sum(first["cpu"] for first, _ in both if first["kind"] == kind))},
         "wall": [[percentile([one[which]["wall"] for one in both], percent) for percent in (50, 90, 99)] for which in (0, 1)],
+        # Of each unit beside itself: kinds take times of their own, and few units are above or below a median.
+        "slower": statistics.median([ratio(second["wall"], first["wall"]) for first, second in both] or [0.0]),
         "growth": [[percentile([one[which]["wall"] for one in grown], percent) for percent in (50, 90, 100)] for which in (0, 1)],
+        "longest": [max((one[which]["longest"] for one in grown), default=0.0) for which in (0, 1)],
         "back": sorted(max(second["wall"] - first["wall"], 0) for first, second in grown),
         "owners": len([unit for unit in units if unit["status"]]) + sum(len(window["refused"]) for window in windows),
+        "hold": [sum(window["hold"] for window in which) / seconds for which in zip(*pairs)],
         "ended": {why: sum(end["why"] == why for end in ends) for why in WHYS}, "failed": len(failed),
         "lost": max(spent - good, 0) / spent if spent else 0.0,
     }
@@ -76,12 +85,12 @@ def show(sums):
     print(f"\nLinux {node['release']}, cgroup v{node['version']}: {node['cpus']} CPUs, {node['mib']} MiB; {node['owners']} owners with "
           f"{node['reserved']} MiB each, {node['scavengers']} scavengers with {node['grant']} MiB; {sums['minutes']:.1f} minutes")
     print(f"owners use {sums['share']:.0%} of the CPU time and {sums['memory']:.0%} of the memory that they reserved; "
-          f"so all the CPU time there is would be {1 / sums['share']:.2f} times the work\n")
+          f"so all the CPU time there is would be {ratio(1, sums['share']):.2f} times the work\n")
     print(f"{'':<44}{'without':>12}{'with':>12}{'ratio':>9}")
 
-    def row(name, first, second, unit=""):
-        print(f"{name:<44}{first:>12}{second:>12}{second / first if first else 0:>9.2f}{unit}" if isinstance(first, int)
-              else f"{name:<44}{first:>12.2f}{second:>12.2f}{second / first if first else 0:>9.2f}{unit}")
+    def row(name, first, second):
+        print(f"{name:<44}{first:>12}{second:>12}{ratio(second, first):>9.2f}" if isinstance(first, int)
+              else f"{name:<44}{first:>12.2f}{second:>12.2f}{ratio(second, first):>9.2f}")
     row("units of work done", *sums["units"])
     row("the same, in seconds of owners' CPU time", sums["alone"], sums["beside"] + sums["scavenged"])
     row("of it by owners", sums["alone"], sums["beside"])
@@ -89,10 +98,12 @@ def show(sums):
         row(f"an owner's unit, real seconds, {name}", first, second)
     for name, first, second in zip(("median", "p90", "most"), *sums["growth"]):
         row(f"an owner takes its reserve, seconds, {name}", first, second)
+    row("its longest wait for one MiB, seconds", *sums["longest"])
     print(f"\nan owner's unit, CPU time with scavengers, times without: {sums['cpu']:.3f} "
           f"({', '.join(f'{kind} {ratio:.3f}' for kind, ratio in sums['cpu_by_kind'].items())})")
     print(f"scavengers used {sums['scavenged'] / sums['idle']:.0%} of the idle CPU time for units that ended; "
           f"of all their CPU time {sums['lost']:.0%} at least was for others")
+    print("jobfence hold used {:.2%} of a CPU without scavengers, and {:.2%} with them".format(*sums["hold"]))
     print("scavengers ended:", "; ".join(f"{sums['ended'][why]} {words}" for why, words in WHYS.items()),
           f"; {sums['failed']} units of scavengers failed")
     back = sums["back"]
@@ -103,10 +114,9 @@ def show(sums):
     goals.add("work done on the node, times without", f"{sums['work']:.2f}", f"{WORK}", sums["work"] >= WORK)
     goals.add("the same, of what the CPU time allows", f"{sums['work'] * sums['share']:.0%}", "-", True)
     goals.add("an owner's unit, CPU time, times without", f"{sums['cpu']:.3f}", f"{SLOWER}", sums["cpu"] <= SLOWER)
-    latency = sums["wall"][1][0] / sums["wall"][0][0]
-    goals.add("an owner's unit, real time, times without (median)", f"{latency:.3f}", f"{SLOWER}", latency <= SLOWER)
+    goals.add("an owner's unit, real time, times without (median)", f"{sums['slower']:.3f}", f"{SLOWER}", sums["slower"] <= SLOWER)
     goals.add("owners killed or refused memory, or with a failed unit", f"{sums['owners']}", "0", not sums["owners"])
     most = back[-1] if back else 0.0
-    goals.add("memory back, most", f"{most:.2f} s", f"{BACK} s", most < BACK)
+    goals.add("all memory back, most", f"{most:.2f} s", f"{BACK} s", most < BACK)
     goals.print()
     print("\nNot measured: caches and the bandwidth of memory by themselves; disks and network, since all is read from memory; a scheduler.")

@@ -120,33 +120,64 @@ class Node:
         self.top = self.system = None
 
     def __enter__(self):
+        try:
+            self.begin()
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def begin(self):
+        """Starts hold. What is to be tidied up is so in reverse order, also if one part fails."""
         self.log = self.stack.enter_context(open(self.place / "said", "wb"))
+        self.stack.callback(self.remove)
         speed = {"JOBFENCE_TEST_IDLE_SPEED": str(self.speed)}
         command = [self.program, "hold", "--config", self.place / "jobfence.conf"]
-        self.hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log, env=os.environ | speed)
+        self.hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=os.environ | speed)
+        for step in self.end_hold, self.unbound, self.close_all:
+            self.stack.callback(step)
         until = time.monotonic() + 120
         while not (self.place / "run/hold.lock/early_move").exists():
             if self.hold.poll() is not None or time.monotonic() > until:
                 sys.exit(f"share: 'jobfence hold' does not begin: {self.said()}")
             time.sleep(0.02)
-        return self
 
-    def __exit__(self, *_):
-        for name in list(self.jobs):
-            self.close(name)
-        if self.top:
-            self.unbound()
+    def end_hold(self):
         self.hold.terminate()
-        self.hold.wait()
-        if not self.has_systemd:
-            for directory in kernel.Group(f"/{self.base}").directories():
+        try:
+            self.hold.wait(30)
+        except subprocess.TimeoutExpired:
+            self.hold.kill()
+            self.hold.wait()
+
+    def close_all(self):
+        for name in list(self.jobs):
+            with contextlib.suppress(OSError):
+                self.close(name)
+
+    def remove(self):
+        """The directories. A process that was killed is in its own until it is gone."""
+        until = time.monotonic() + 10
+        while not self.has_systemd and (found := kernel.Group(f"/{self.base}").directories()):
+            for directory in found:
                 for below in sorted((Path(top) for top, _, _ in os.walk(directory)), key=lambda path: -len(path.parts)):
                     with contextlib.suppress(OSError):
                         below.rmdir()
-        self.stack.close()
+            if time.monotonic() > until:
+                print(f"share: these stay: {' '.join(map(str, found))}", file=sys.stderr)
+                return
+            time.sleep(0.05)
 
     def said(self):
         return (self.place / "said").read_text(errors="replace")
+
+    def errors(self, name):
+        """What a job has said on stderr, and how the kernel has killed there."""
+        said = (self.place / f"errors.{name}").read_text(errors="replace")[-1000:]
+        return f"killed by the kernel: {self.names_killed(0).get(name, 'not')}; {said}"
 
     def jobfence(self, command, *words, check=True):
         done = subprocess.run([self.program, command, "--config", self.place / "jobfence.conf", *words], check=False,
@@ -184,7 +215,8 @@ class Node:
             os.killpg(job.process.pid, signal.SIGKILL)
         _, status, used = os.wait4(job.process.pid, 0) if job.process.returncode is None else (0, 0, None)
         job.process.returncode = os.waitstatus_to_exitcode(status)
-        job.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            job.process.stdin.close()
         job.process.stdout.close()
         self.directories.pop(name, None)
         self.jobfence("close", "--job", name, check=False)
@@ -209,13 +241,19 @@ class Node:
 
     def unbound(self):
         """As it was before. systemd's scope lives on."""
-        if self.system:
+        if self.system and self.system.is_dir():
             for pid in self.hold.pid, os.getpid():
-                (self.system.parent / "cgroup.procs").write_text(str(pid))
+                with contextlib.suppress(ProcessLookupError):
+                    (self.system.parent / "cgroup.procs").write_text(str(pid))
             self.system.rmdir()
-        if self.has_systemd:
+        if self.has_systemd and self.top:
             (self.top / "memory.max").write_text("max")
             (kernel.Group(f"/{self.base}").limits_directory("cpu") / "cpu.weight").write_text("100")
+
+    def used_by_hold(self):
+        """Its CPU time, in seconds."""
+        fields = Path(f"/proc/{self.hold.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def used(self, name):
         """MiB of a job, without page cache."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 CPU_USED, MEMORY_USED = 0.60, 0.19
 # So much of its memory an owner always has, and so much in a phase in which it needs what it reserved.
 LEAST, MOST = 0.06, 0.90
+# Beside that it has its interpreter and one unit.
+INTERPRETER = 16  # MiB
 # One such phase in so many seconds, and the shortest.
 PHASE_EACH, SHORTEST = 60, 0.5
 # How fast an owner then takes memory, in MiB a second. 0: as fast as it can.
@@ -29,14 +31,20 @@ class Shape:
     cpu_used: float = CPU_USED
     memory_used: float = MEMORY_USED
 
+    def least(self):
+        return int(LEAST * self.reserved)
+
+    def most(self):
+        return max(min(int(MOST * self.reserved), int(self.reserved - INTERPRETER - 1.1 * max(self.memory.values()))), self.least())
+
     def phases(self):
         return max(round(self.seconds / PHASE_EACH), 1)
 
     def phase_seconds(self):
         """How long each phase is, so that the mean is right."""
         in_units = self.cpu_used * sum(self.memory.values()) / len(self.memory) / 2
-        lacks = self.memory_used * self.reserved - LEAST * self.reserved - in_units
-        return max(lacks * self.seconds / (self.phases() * (MOST - LEAST) * self.reserved), SHORTEST)
+        lacks = self.memory_used * self.reserved - self.least() - in_units
+        return max(lacks * self.seconds / (self.phases() * max(self.most() - self.least(), 1)), SHORTEST)
 
 
 def window(shape, seed):
@@ -52,11 +60,10 @@ def one_owner(shape, rng, slot, together):
     for number, (at, pace) in enumerate(together):
         if number % 2:  # otherwise all grow at once
             at, pace = rng.uniform(0.3, 0.7) * slot, rng.choice(PACES)
-        least, most = int(LEAST * shape.reserved), int(MOST * shape.reserved)
         begin, end = number * slot + at, min(number * slot + at + shape.phase_seconds(), (number + 1) * slot)
-        phases += [{"at": begin, "do": "grow", "mib": most, "pace": pace}, {"at": end, "do": "shrink", "mib": least}]
-    actions = [{"at": 0.0, "do": "grow", "mib": int(LEAST * shape.reserved), "pace": 256, "is_first": True}, *phases]
-    grown = TOUCH * shape.reserved * (LEAST + shape.phases() * (MOST - LEAST))
+        phases += [{"at": begin, "do": "grow", "mib": shape.most(), "pace": pace}, {"at": end, "do": "shrink", "mib": shape.least()}]
+    actions = [{"at": 0.0, "do": "grow", "mib": shape.least(), "pace": 256, "is_first": True}, *phases]
+    grown = TOUCH * (shape.least() + shape.phases() * (shape.most() - shape.least()))
     share = max(shape.cpu_used - grown / shape.seconds, 0.05)
     kinds, at = sorted(shape.costs), 0.1
     while True:

@@ -47,14 +47,14 @@ def make(place):
 
 
 def commands(place):
-    """A unit of each kind."""
+    """A unit of each kind. A guest may have neither a compiler nor xz."""
     compiler = shutil.which("cc")
     return {
         "compile": [compiler, "-O2", "-c", "-o", "/dev/null", f"{place}/source.c"] if compiler else [*PYTHON, COMPILE, f"{place}/source.py"],
         "objects": [*PYTHON, OBJECTS],
         "sort": ["sort", "--parallel=1", "-S", "64M", f"{place}/words", f"{place}/words"],
         "sqlite": [*PYTHON, TABLE],
-        "xz": ["xz", "-T1", "-2", "-c", "-k", f"{place}/part"],
+        "xz" if shutil.which("xz") else "gzip": ["xz", "-T1", "-2", "-c", "-k", f"{place}/part"] if shutil.which("xz") else ["gzip", "-c", f"{place}/part"],
     }
 
 
@@ -130,7 +130,8 @@ def scavenge(place, seed, data, kinds):
     """Loads its data, and does one unit after the other."""
     known, kept, rng = commands(place), Kept(), random.Random(seed)
     say(ready=True)
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        return
     kept.grow(data, LOADS)
     while True:
         kind = rng.choice(kinds)

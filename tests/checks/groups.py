@@ -182,7 +182,7 @@ GROUPS = (
     Group("host long", of_cargo("host long"), about=120, is_alone_on_host=True, units=THIRD, builds=(BUILT,), **CGROUPS),
     Group("host time", of_cargo("host time"), about=250, units=THIRD, builds=(BUILT,), **CGROUPS),
     # What 'make bench-share' does, with a tiny trace.
-    Group("share", ((*PYTHON, "benches/share/test_share.py", "--bin", FILES_FOR_TESTS[-1]),), about=30, units=THIRD, builds=(BUILT,), **CGROUPS),
+    Group("share", ((*PYTHON, "benches/share/test_share.py", "--bin", FILES_FOR_TESTS[-1]),), about=80, units=THIRD, builds=(BUILT,), **CGROUPS),
     Group("faults", of_cargo("faults"), about=600, **FAULTS),
     # The hook of OpenPBS without OpenPBS. What is built for tests is enough for cases that measure no time.
     Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES),), about=40, builds=(RELEASE,), **HOOK),

@@ -83,8 +83,13 @@ python3 -B /{TESTS}/benches/launch.py --so /usr/lib/slurm/libjobfence.so --bin /
     --jobs 20 --steps 20 --tasks 1 8 64 || status=1
 exit $status
 """
+# A counted clock goes on for all processors whichever of them does an instruction: what one does would be time of what is on another.
+ONE_CPU = """
+for file in /sys/devices/system/cpu/cpu[1-9]*/online; do echo 0 >$file; done
+"""
 SHARE = f"""
-python3 -B /{TESTS}/benches/share.py --bin /{TESTS}/benches/jobfence $SHARE_OPTIONS || status=1
+mkdir -p /var/tmp/results
+python3 -B /{TESTS}/benches/share.py --bin /{TESTS}/benches/jobfence --keep /var/tmp/results/share.json $SHARE_OPTIONS || status=1
 exit $status
 """
 SOAK = f"""
@@ -234,9 +239,9 @@ def bench_in_guest():
     return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, "systemctl start jobfence.service", BENCH])
 
 
-def share_in_guest(minutes, seed):
+def share_in_guest(minutes, seed, counted):
     options = " ".join(f"--{name} {value}" for name, value in (("minutes", minutes), ("seed", seed)) if value is not None)
-    return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, f"SHARE_OPTIONS='{options}'", SHARE])
+    return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, *[ONE_CPU] * counted, f"SHARE_OPTIONS='{options}'", SHARE])
 
 
 class Said:
@@ -337,7 +342,7 @@ def main():
     if options.bench and scheduler == "slurm":
         commands = bench_in_guest()
     if options.bench_share:
-        commands = share_in_guest(options.minutes, options.seed)
+        commands = share_in_guest(options.minutes, options.seed, options.counted)
     if options.soak is not None:
         commands = soak_in_guest(options.soak, options.seed)
     # 'make check' has it twice in one cell, at once.

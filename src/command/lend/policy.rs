@@ -3,8 +3,8 @@
 //!
 //! A job's *grant* is the memory limit that it has without this. What its limit is above that is *lent*. Memory is lent and given back in
 //! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. A scavenger
-//! has four times as much more. Owners come first: what jobs have reserved is never lent to others. When a new job has reserved what is
-//! lent, the pieces go back of which nothing is in use. The others stay until their jobs free them or end: no job is made to give back what
+//! has four times that. Owners come first: what jobs have reserved is lent to scavengers alone. When a new job has reserved what is lent,
+//! the pieces go back of which nothing is in use. The others stay until their jobs free them or end: no job is made to give back what
 //! it uses, and nothing more is lent until then.
 //!
 //! A *scavenger* is lent more: also what jobs have reserved and not touched for a while. It gives that back in whatever way: if an owner
@@ -21,8 +21,8 @@ const PIECES: u64 = 8;
 /// So many pieces more has a job that is lent some, until it has not needed them for a while: it may grow faster than is looked.
 const AHEAD: u64 = 2;
 
-/// A scavenger counts so many pieces as one where others have one piece ahead. It asks for little, so that its pieces are small, and fills
-/// one in less time than passes between two looks. What it does not use of the untouched comes back at once, and is in nobody's way.
+/// Where another job has one piece more than it uses, a scavenger has so many. It asks for little, so its pieces are small, and it fills
+/// one in less time than passes between two looks. What it does not use goes back as soon as an owner touches it.
 const OF_SCAVENGERS: u64 = 4;
 
 /// The node runs short when less than this part of the reserve is free. Above it, scavengers are lent nothing more before any is ended.
