@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a job sends to another network namespace, under each scheduler: NetworkAccounting and NetworkMax. tests/network.rs has more of it,
+"""What jobs send to another network namespace, under each scheduler: NetworkAccounting and NetworkMax. tests/network.rs has more of it,
 without a scheduler and without the qdisc fq.
 
-All bytes and times are the kernel's: those that arrive, and those of the interface. Both jobs send by the same interface, and nothing else
-of the guest does.
+The figures are the kernel's: what arrives, what the interface counts, and what TCP says of its connections. All jobs send by one interface,
+and nothing else of the guest does.
 """
 
 import contextlib
@@ -13,17 +13,16 @@ import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from . import kernel
-from .harness import PYTHON, WAIT, Skip, case, expect, expect_equal, expect_in, let_go, running
+from .harness import MIB, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, running
 from .sites import die_with_parent, until
 
-# Of documentation (RFC 5737): no host has it, and a guest's own is another one.
+# Of documentation (RFC 5737). A guest's own address is of another such block.
 HERE, THERE = "198.51.100.1", "198.51.100.2"
-FREE_PORT, BOUND_PORT = 5000, 5001
-NAME, PEER = f"jf{os.getpid() % 10**6}a", f"jf{os.getpid() % 10**6}b"
-# Takes all that arrives, and notes when, and how much that is by then.
+NAME, PEER = "jftest0", "jftest1"
+FREE, BOUNDED = 5000, 5001  # ports
+# Takes all that arrives at a port, and notes when, and how much that is by then.
 RECEIVES = """
 import socket, sys, threading, time
 server, lock, total, noted = socket.create_server((sys.argv[1], int(sys.argv[2]))), threading.Lock(), 0, 0
@@ -41,38 +40,49 @@ print("ready", flush=True)
 while True:
     threading.Thread(target=take, args=server.accept()[:1], daemon=True).start()
 """
-# Sends by so many connections as much as it can.
+# Sends to a port, by so many connections, so many bytes in a second: 0 for as many as it can. What it could not send in time it sends later.
 SENDS = f"""{PYTHON} -S -c '
-import socket, threading
+import socket, sys, threading, time
+port, connections, rate = map(int, sys.argv[1:])
 def send():
-    connection, some = socket.create_connection(("{THERE}", %d)), bytes(1 << 16)
+    connection, some = socket.create_connection(("{THERE}", port)), bytes(1 << 20)
+    begun, sent = time.monotonic(), 0
     while True:
+        if rate and (early := sent / rate - (time.monotonic() - begun)) > 0:
+            time.sleep(early)
         connection.sendall(some)
-for _ in range(%d):
+        sent += len(some)
+for _ in range(connections):
     threading.Thread(target=send).start()
-'; """ + WAIT
-# A bound is this part of what the machine can send: it has time for both jobs.
-PART = 8
-# So long a rate is measured, and what may leave at once after a rest does not count.
-SECONDS, AT_FIRST = 10, 2
+' %d %d %d; """ + WAIT
+# A bound is this part of what the machine can send, and the job beside it sends so many times the bound: there is time for both.
+PART, TIMES = 32, 2
+# So long a rate is measured. Before that, what may leave at once after a rest has left: so much of the bound, in seconds.
+SECONDS, AT_FIRST, AT_ONCE = 10, 2, 0.3
 
 
 class Link:
-    """A pair of interfaces to a network namespace in which a process for each port takes what arrives."""
+    """A pair of interfaces to a network namespace, in which a process for each port takes what arrives."""
 
     def __init__(self, site, stack):
         self.site, self.logs = site, {}
         holder = self.start(stack, "unshare", "--net", "sh", "-c", "echo ready; exec sleep 100000")
         space = "nsenter", f"--net=/proc/{holder.pid}/ns/net", "--"
-        self.ip("link", "add", NAME, "type", "veth", "peer", "name", PEER, "netns", str(holder.pid))
-        # It goes with the namespace, and at once.
+        self.root("ip", "link", "add", NAME, "type", "veth", "peer", "name", PEER, "netns", str(holder.pid))
+        # With the namespace it would go, too, but later.
         stack.callback(subprocess.run, ["ip", "link", "delete", NAME], check=False)
-        for before, name, address in ((), NAME, HERE), (space, PEER, THERE):
-            # No neighbours are asked for by IPv6 meanwhile.
+        backlog = "net.core.netdev_max_backlog"
+        stack.callback(self.root, "sysctl", "-qw", f"{backlog}={self.root('sysctl', '-n', backlog).strip()}")
+        self.root("sysctl", "-qw", f"{backlog}=100000")
+        for before, name, address in ((), NAME, HERE), ((*space, "unshare", "--mount"), PEER, THERE):
+            # One processor takes what arrives, as from a line: with two, a later packet can be first, which TCP takes for a loss.
+            mount = "mount -t sysfs none /sys && " if before else ""
+            self.root(*before, "sh", "-c", f"{mount}echo 1 >/sys/class/net/{name}/queues/rx-0/rps_cpus")
+            # Nothing but TCP, and ARP.
             self.root(*before, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
-            self.ip("address", "add", f"{address}/24", "dev", name, before=before)
-            self.ip("link", "set", name, "up", before=before)
-        for port in FREE_PORT, BOUND_PORT:
+            self.root(*before, "ip", "address", "add", f"{address}/24", "dev", name)
+            self.root(*before, "ip", "link", "set", name, "up")
+        for port in FREE, BOUNDED:
             self.logs[port] = site.home / f"arrived.{port}"
             self.start(stack, *space, PYTHON, "-S", "-c", RECEIVES, THERE, str(port), str(self.logs[port]))
 
@@ -88,116 +98,158 @@ class Link:
         expect_equal((done.returncode, done.stderr), (0, ""), f"exit status and stderr of {' '.join(words)}")
         return done.stdout
 
-    def ip(self, *words, before=()):
-        return self.root(*before, "ip", *words)
+    def of_queue(self, pattern):
+        """A counter of the queue's."""
+        return int(expect_match(pattern, self.root("tc", "-s", "qdisc", "show", "dev", NAME), "tc")[1])
 
-    def queues_by(self, qdisc):
-        self.root("tc", "qdisc", "replace", "dev", NAME, "root", qdisc)
+    def connections(self, port):
+        return self.root("ss", "-tinOH", "state", "established", "dst", f"{THERE}:{port}").splitlines()
 
-    def statistic(self, name):
-        return int(kernel.read(f"/sys/class/net/{NAME}/statistics/{name}"))
-
-    def refused_by_the_queue(self):
-        return int(re.search(r"\(dropped (\d+),", self.root("tc", "-s", "qdisc", "show", "dev", NAME))[1])
-
-    def sent_again(self, port):
-        """Segments of the connections to this port that TCP has sent more than once, and how many connections those are."""
-        said = self.root("ss", "-tinOH", "state", "established", "dst", f"{THERE}:{port}")
-        return sum(map(int, re.findall(r"\bretrans:\d+/(\d+)", said))), len(said.splitlines())
+    def lost(self, port):
+        """How many segments TCP has sent, and how many of them were lost: those that it has sent again, but for those that then arrived
+        twice. An emulated machine can be so late that TCP takes for lost what is not."""
+        lines = self.connections(port)
+        sent, again, twice = (sum(int(found) for line in lines for found in re.findall(rf"\b{pattern}(\d+)", line))
+                              for pattern in ("data_segs_out:", r"retrans:\d+/", "dsack_dups:"))
+        return sent, again - twice
 
     def arrived(self, port):
-        """Moments, and how many bytes had arrived by then: whole lines of the log."""
+        """Moments, and how many bytes had arrived by then."""
+        # The last line may be a half.
         lines = kernel.read(self.logs[port]).split("\n")[:-1]
         return [(float(moment), int(count)) for moment, count in map(str.split, lines)]
 
-    def arrives(self, port, seconds=SECONDS):
-        """Bytes in a second from now on, over so long a time, by what has arrived."""
+    def arrives(self, *ports, seconds=SECONDS):
+        """For each port the bytes in a second, from now on and over so long a time."""
         begun = time.monotonic()
 
         def over():
-            found = [(moment, count) for moment, count in self.arrived(port) if moment >= begun]
-            return found if found and found[-1][0] - found[0][0] >= seconds else None
-        found = until(over, 60, f"what arrives at port {port} in {seconds} seconds")
-        return (found[-1][1] - found[0][1]) / (found[-1][0] - found[0][0])
+            found = [[one for one in self.arrived(port) if one[0] >= begun] for port in ports]
+            return found if all(one and one[-1][0] - one[0][0] >= seconds for one in found) else None
+        ends = [(one[0], one[-1]) for one in until(over, 60, f"what arrives at {ports} in {seconds} seconds")]
+        return [(last - first) / (end - start) for (start, first), (end, last) in ends]
+
+    def counted(self):
+        """What the kernel counts of the interface: bytes of IP packets, sent and received."""
+        def statistic(name):
+            return int(kernel.read(f"/sys/class/net/{NAME}/statistics/{name}"))
+        # The head of a frame is in the bytes.
+        return [statistic(f"{way}_bytes") - 14 * statistic(f"{way}_packets") for way in ("tx", "rx")]
 
 
-@contextlib.contextmanager
-def link(site):
-    with contextlib.ExitStack() as stack:
-        yield Link(site, stack)
-
-
-def holds(site, bound=None):
-    """jobfence.service has read this: what jobs of the second user may send, in KiB a second. Where their packets are queued, it has seen."""
-    text = f"NetworkAccounting=yes\nSampleInterval=1\nReapInterval=1\nUsageLog={site.home}/log/usage.jsonl\n"
-    section = f"[User={site.users[1]}]\nNetworkMax={bound}K\n" if bound else ""
-    site.configure_raw(text + section)
-    done = site.command("systemctl", "restart", "jobfence.service", timeout=60)
-    expect_equal(done.returncode, 0, f"the restart of jobfence.service ({done.stderr})")
-
-
-def counted(site, jobid):
-    """What is known of a job that runs."""
-    status, said = site.ours("show", "--json", site.directory_of(jobid).removeprefix("job_"))
+def network_of(site, jobid):
+    """What 'jobfence show' has of a job that runs."""
+    status, said = site.ours("show", "--json", name_of(site, jobid))
     expect_equal(status, 0, f"exit status of 'jobfence show' ({said})")
     return json.loads(said)["fences"][0]["network"]
 
 
-class Sum:
-    """What jobfence counts of jobs that send no more, and what the kernel counts of their interface since they began."""
+def name_of(site, jobid):
+    return site.directory_of(jobid).removeprefix("job_")
 
-    NAMES = {"tx": "sent", "rx": "received"}
+
+def holds(site, text):
+    """jobfence.service has read this, and has seen by what interfaces queue."""
+    site.configure_raw(f"NetworkAccounting=yes\nSampleInterval=1\nReapInterval=1\n{text}")
+    restart(site)
+
+
+def restart(site):
+    done = site.command("systemctl", "restart", "jobfence.service", timeout=60)
+    expect_equal(done.returncode, 0, f"the restart of jobfence.service ({done.stderr})")
+
+
+def as_before(site):
+    site.configure()
+    restart(site)
+
+
+class Figures:
+    """What jobfence has of jobs that send no more, beside what the kernel counts of their interface from now on."""
 
     def __init__(self, site, link):
-        self.site, self.link, self.found = site, link, {}
-        self.before = self.of_interface()
-
-    def of_interface(self):
-        """Without the header of 14 bytes that each packet has there, as it was given to the interface."""
-        return {way: self.link.statistic(f"{way}_bytes") - 14 * self.link.statistic(f"{way}_packets") for way in self.NAMES}
+        self.site, self.link, self.begun, self.jobs, self.said = site, link, link.counted(), {}, ""
 
     def take(self, jobid):
-        """Ends what the job runs, and notes its figures when they are those of the interface."""
-        for pid in self.site.job_pids(jobid, "socket"):
-            os.kill(pid, signal.SIGKILL)
-
+        """Waits until the figures of all jobs so far are those of the interface. This one sends no more."""
         def are_the_same():
-            self.found[jobid] = counted(self.site, jobid)["interfaces"][NAME]
-            now = self.of_interface()
-            sums = {way: sum(one[f"{word}_bytes"] for one in self.found.values()) for way, word in self.NAMES.items()}
-            self.said = {way: (sums[way], now[way] - self.before[way]) for way in sums}
-            # The last packets of a connection are no socket's any more.
-            return all(abs(ours - theirs) <= theirs / 1000 + 10_000 for ours, theirs in self.said.values())
-        return are_the_same
+            self.jobs[jobid] = network_of(self.site, jobid)["interfaces"][NAME]
+            ours = [sum(job[f"{way}_bytes"] for job in self.jobs.values()) for way in ("sent", "received")]
+            theirs = [now - begun for now, begun in zip(self.link.counted(), self.begun)]
+            self.said = f"{ours} bytes sent and received by jobs, and {theirs} by the interface"
+            # The last acknowledgements of a connection are no socket's any more, and ARP is nobody's.
+            return all(abs(one - other) <= other / 1000 + 10_000 for one, other in zip(ours, theirs))
+        until(are_the_same, 20, lambda: f"the same figures: {self.said}")
+
+
+def senders(site, jobid, number):
+    """A signal for the job's program."""
+    for pid in site.job_pids(jobid, "socket"):
+        os.kill(pid, number)
+
+
+def rates(link, bound):
+    """Parts of the bound that both jobs send. Never more than may leave, and once in three times as much: an emulated machine can be late."""
+    tries = []
+    for _ in range(3):
+        one, other = (rate / bound for rate in link.arrives(BOUNDED, FREE))
+        tries.append((one, other))
+        expect(one <= 1 + AT_ONCE / SECONDS, f"{one:.3f} of the bound have arrived")
+        if one >= 0.9 and other >= 0.95 * TIMES:
+            return one, other
+    raise AssertionError(f"parts of the bound that arrived from the bounded job, and from the one that sends {TIMES} times as much: {tries}")
 
 
 @case(on=["installed"], release=True)
 def network_bounded(site):
-    """A job sends as fast as it may and no faster, with fq without any loss, and the job beside it is not slowed."""
+    """A job sends as fast as it may and no faster, with fq without a loss. The job beside it is not slowed. Their figures are the interface's."""
     free, bounded = site.users
-    said = []
+    log, metrics = site.home / "log/usage.jsonl", site.home / "jobfence.prom"
+    keys = f"UsageLog={log}\nMetricsFile={metrics}\n"
     with contextlib.ExitStack() as stack:
-        pair = stack.enter_context(link(site))
-        stack.callback(lambda: (site.configure(), site.command("systemctl", "restart", "jobfence.service", timeout=60)))
-        holds(site)
-        beside, _ = running(site, free, SENDS % (FREE_PORT, 1), cpus=1, mib=100)
-        fast = pair.arrives(FREE_PORT, 5)
-        rate = int(fast / PART) // 1024
-        said.append(f"unbounded {fast / 2**20:.1f} MiB/s, bound {rate / 1024:.2f} MiB/s")
-        for qdisc, connections in ("fq", 1), ("fq", 4), ("noqueue", 1), ("noqueue", 4):
-            pair.queues_by(qdisc)
-            holds(site, rate)
-            jobid, _ = running(site, bounded, SENDS % (BOUND_PORT, connections), cpus=1, mib=100)
-            until(lambda: pair.arrived(BOUND_PORT), 60, "first bytes")
+        stack.callback(as_before, site)
+        link = Link(site, stack)
+        holds(site, keys)
+        figures = Figures(site, link)
+        jobid, _ = running(site, free, SENDS % (FREE, 1, 0), cpus=1, mib=100)
+        until(lambda: link.arrived(FREE), 60, "first bytes")
+        rate, = link.arrives(FREE, seconds=5)
+        senders(site, jobid, signal.SIGKILL)
+        figures.take(jobid)
+        site.end(jobid)
+        kib = int(rate / PART) // 1024
+        keys += f"[User={bounded}]\nNetworkMax={kib}K\n"
+        said = [f"of {rate / MIB:.0f} MiB/s {kib / 1024:.1f} may leave"]
+        beside, _ = running(site, free, SENDS % (FREE, 1, TIMES * kib * 1024), cpus=1, mib=100)
+        # Without the pacing of fq's own, only what has a time waits there.
+        for *qdisc, connections in ("fq", "nopacing", 1), ("fq", 4), ("noqueue", 1), ("noqueue", 4):
+            link.root("tc", "qdisc", "replace", "dev", NAME, "root", *qdisc)
+            holds(site, keys)
+            status, words = site.ours("check")
+            how = "waits there (fq)" if "fq" in qdisc else f"{NAME} has no queue: what a job sends too fast is refused there"
+            expect_in(how, words, "what 'jobfence check' says")
+            jobid, _ = running(site, bounded, SENDS % (BOUNDED, connections, 0), cpus=1, mib=100)
+            until(lambda: len(link.connections(BOUNDED)) == connections, 60, "its connections")
             time.sleep(AT_FIRST)
-            found = pair.arrives(BOUND_PORT) / 1024 / rate
-            again, count = pair.sent_again(BOUND_PORT)
-            said.append(f"{qdisc}, {connections}: {found:.3f} of the bound, {again} segments sent again of {count} connections"
-                        + (f", {pair.refused_by_the_queue()} dropped" if qdisc == "fq" else "") + f", free {pair.arrives(FREE_PORT, 3) / fast:.2f}")
+            one, other = rates(link, kib * 1024)
+            waited = link.of_queue(r"\bgc \d+ .*\bthrottled (\d+)") if "fq" in qdisc else 0
+            # What is on its way arrives, and then nothing is open.
+            senders(site, jobid, signal.SIGSTOP)
+            until(lambda: not any("unacked:" in line or "notsent:" in line for line in link.connections(BOUNDED)), 60, "the end of what it sends")
+            sent, lost = link.lost(BOUNDED)
+            said.append(f"{' '.join(qdisc)}, {connections}: {one:.3f} and {other:.3f} of it, {lost} of {sent} lost, {waited} waited")
             print(said[-1], flush=True)
-            print(json.dumps(counted(site, jobid)), pair.root("tc", "-s", "qdisc", "show", "dev", NAME), pair.root("ss", "-tinOH", "dst", THERE), flush=True)
+            if "fq" in qdisc:
+                expect(lost <= sent / 1000, f"{lost} of {sent} segments were lost")
+                expect_equal(link.of_queue(r"\(dropped (\d+),"), 0, "packets for which there was no room")
+                expect(waited > SECONDS, f"{waited} times the queue has waited")
+            senders(site, jobid, signal.SIGKILL)
+            senders(site, beside, signal.SIGSTOP)
+            until(lambda: "unacked:" not in link.connections(FREE)[0], 60, "the end of what the other sends")
+            figures.jobs[beside] = network_of(site, beside)["interfaces"][NAME]
+            figures.take(jobid)
+            senders(site, beside, signal.SIGCONT)
             site.end(jobid)
-        print(json.dumps(counted(site, beside)))
-        print({n: pair.statistic(n) for n in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")})
+            print(kernel.read(f"{log}.network"))
         site.end(beside)
     return "; ".join(said)
