@@ -42,6 +42,7 @@ use crate::schedulers::slurm::pam;
 use crate::table::has_colours;
 pub use document::SCHEMA;
 use rows::{Form, Rows, coloured};
+pub use trial::is_of_trial;
 use verdict::{Cause, Fault, Judgement, Verdict, VerdictWord, without_root};
 
 #[derive(Args)]

@@ -14,6 +14,7 @@ use jobfence::report::usage_log::UsageLog;
 use jobfence::schedulers::ALL;
 
 use crate::card_notes::{CardNotes, StepOfAJob};
+use crate::check;
 use crate::energy::{EnergyMeter, StepAtSample};
 use crate::gpu::GpuSampler;
 use crate::idle::IdleSampler;
@@ -108,7 +109,8 @@ impl Sampler {
         let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
         let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
         let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
-        let (steps, more) = find(&host, ALL, &recorded, &wanted);
+        let (mut steps, more) = find(&host, ALL, &recorded, &wanted);
+        steps.retain(|step| !check::is_of_trial(step.uid, &step.job));
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));
         let mut points: Vec<(String, Point)> = Vec::new();
         let mut of_jobs = Vec::new();

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from . import commands, kernel, private  # noqa: F401
+from . import commands, kernel, network, private  # noqa: F401
 from .harness import (
     HAS_RUN, PYTHON, TAKE, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
     expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, no_other_hold,
@@ -61,6 +61,7 @@ NOT_FOR = {
     "private_directories": refused_with("PrivateTmp"),
     "private_directories_fail": refused_with("PrivateTmp"),
     "set_up": {"shell": "its administrator writes the three scripts"},
+    "network_bounded": {"htcondor": "it is refused there: network_is_not_bounded"},
     "called_as": {
         "slurm": OF_ITS_OWN + "called_as_in_squeue",
         "shell": "it has no arrays",

@@ -3082,6 +3082,11 @@ BREAKS = (
         "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
     ),
     Break(
+        "a_trial_of_check_in_the_figures", "src/command/check/trial.rs",
+        "uid.checked_add(pid) == Some(u32::MAX - 1)", "uid.checked_add(pid).is_none()",
+        "unit a_trial_is_known_by_its_names",
+    ),
+    Break(
         "figures_that_forget_an_earlier_table", "src/command/network/figures.rs",
         "interface.before = interface.all();", "interface.before = interface.counted;",
         "unit a_new_table_goes_on_where_the_last_one_ended",

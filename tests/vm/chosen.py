@@ -45,7 +45,7 @@ CHOSEN = {
         as_granted out_of_memory io_limits memory_of_task memory_changes
         metrics_say_what_was_granted huge_pages_and_the_memory_limit
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
-        check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
+        check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded network_bound_is_refused
         task_is_elsewhere slurms_directories extern_daemon_is_killed
         plugins_in_the_container mpi
         slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
@@ -68,8 +68,9 @@ OF_HTCONDOR = """
     out_of_memory out_of_the_fences_memory memory_as_the_site_says local_out_of_memory why_it_is_held
     card stays_in container gpus service_comes_first
 """.split()
-# They take a guest's processor for most of a minute. The host's tests open PAM sessions, too, and the pictures show what others look at.
-LEFT_TO_CHECK_ALL = {"logins_by_pam_slurm_adopt", "pictures"}
+# They take a guest's processor for most of a minute. The host's tests open PAM sessions, and bound networks, too, and the pictures show what
+# others look at.
+LEFT_TO_CHECK_ALL = {"logins_by_pam_slurm_adopt", "network_bounded", "pictures"}
 
 
 def mistakes(cases, hooks):

@@ -199,6 +199,12 @@ fn nobodys_uid() -> u32 {
     u32::MAX - 1 - std::process::id()
 }
 
+/// Whether a job is the trial of some `jobfence check`. Who looks at all jobs may see it, and keeps nothing of it.
+pub fn is_of_trial(uid: Option<u32>, job: &str) -> bool {
+    let pid = job.strip_prefix("check-").and_then(|pid| pid.parse().ok());
+    uid.zip(pid).is_some_and(|(uid, pid)| uid.checked_add(pid) == Some(u32::MAX - 1))
+}
+
 /// A text about a trial, such that each process's is the same.
 pub fn of_any_process(text: &str) -> String {
     let text = text.replace(&format!("check-{}", std::process::id()), "check-PID");
@@ -309,4 +315,20 @@ fn cpus_for_jobs(host: &Host, places: &SlurmDirs) -> Option<CpuList> {
         let version = hierarchy?.version;
         cpuset::effective(dir, version).ok()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_is_known_by_its_names() {
+        let key = key().unwrap();
+        assert!(is_of_trial(Some(key.uid), key.job.as_str()));
+        for (uid, job) in
+            [(Some(key.uid - 1), key.job.as_str()), (Some(1001), "check-1"), (None, "check-1"), (Some(key.uid), "7")]
+        {
+            assert!(!is_of_trial(uid, job), "{uid:?} {job}");
+        }
+    }
 }

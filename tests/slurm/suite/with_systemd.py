@@ -223,6 +223,27 @@ def refused_and_named(site, parts):
     expect_not_drained(site)
 
 
+@case(on=["installed"])
+def network_bound_is_refused(site):
+    """Where the programs that bound the network do not see a job, it does not begin, and 'jobfence check' says so. Elsewhere: network_bounded."""
+    jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=100")
+    site.end(jobid)
+    if "" not in kernel.hierarchies():
+        why = "there is no cgroup2", "bounded only where there is cgroup2 (NetworkMax)"
+    elif "" in group.slurms:
+        why = "jobfence's programs see only those below its own directory", "jobs in cgroups of the scheduler's own have no NetworkMax"
+    else:
+        raise Skip("here the network of a job is bounded")
+    with service_with(site, NetworkMax="1M"):
+        status, said = site.ours("check")
+        expect_equal(status, 1, f"exit status of jobfence check ({said})")
+        expect_in(why[0], said, "what jobfence check says")
+        jobid = site.submit(site.users[0], "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
+        expect_not_started(site, site.users[0], jobid)
+        expect_in(why[1], site.output(jobid) + site.log_since(site.began), "what the job and the log say")
+        expect_not_drained(site)
+
+
 @case
 def controller_not_handed_down(site):
     """A slice that takes the memory controller away: who does, and which line it is, stands in every message."""
