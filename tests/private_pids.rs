@@ -240,11 +240,7 @@ fn no_other_mount_of_proc_is_in_sight() {
         assert_eq!(out(&done).is_empty(), is_refused, "{mounts}: {}", err(&done));
         assert_eq!(err(&done).contains(place), is_refused, "{mounts}: {}", err(&done));
         let said = out(&after(mounts, "check", &[]));
-        assert_eq!(
-            said.contains(&format!("would be REFUSED here: another mount of proc")),
-            is_refused,
-            "{mounts}: {said}"
-        );
+        assert_eq!(said.contains("would be REFUSED here: another mount of proc"), is_refused, "{mounts}: {said}");
     }
 }
 

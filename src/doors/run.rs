@@ -137,7 +137,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let mut namespace = None;
     let terminal = pids::is_wanted(config).then(Terminal::from_own).flatten();
     // In a container, another process may have that number.
-    let there = (pids::is_wanted(config) && !host.is_in_container()).then_some(PidNamespace::FIRST);
+    let own_number = (pids::is_wanted(config) && !host.is_in_container()).then_some(PidNamespace::FIRST);
     let start = || {
         namespace = pids::begin(pids::is_wanted(config))?;
         let place = |pid| {
@@ -145,7 +145,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
             namespace.as_ref().map_or(Ok(()), PidNamespace::leave)?;
             attach(&mut fence, pid)
         };
-        spawn(place, isolate, request.user.as_ref(), &command, (there, WaitPidFlag::WUNTRACED)).inspect_err(|_| {
+        spawn(place, isolate, request.user.as_ref(), &command, (own_number, WaitPidFlag::WUNTRACED)).inspect_err(|_| {
             // The command may never have been placed.
             let _ = namespace.as_ref().map(PidNamespace::leave);
         })
@@ -383,7 +383,7 @@ fn spawn(
     isolate: impl FnOnce() -> Result<()>,
     user: Option<&User>,
     command: &[CString],
-    (there, also): (Option<Pid>, WaitPidFlag),
+    (own_number, also): (Option<Pid>, WaitPidFlag),
 ) -> Result<Exit> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let mut watched = SigSet::empty();
@@ -397,7 +397,7 @@ fn spawn(
         let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         become_command(user, command, &before).map_err(|errno| Error::os("cannot run", program, errno))
     })?;
-    let how = watch((child.pid, there), &watched, user.is_some(), also)?;
+    let how = watch((child.pid, own_number), &watched, user.is_some(), also)?;
     child.failure().map_or(Ok(how), Err)
 }
 
@@ -437,9 +437,14 @@ fn become_command(
     execvp(program, command)
 }
 
-/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself. `there` is the child's number in
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself. `own_number` is the child's number in
 /// a PID namespace of its own.
-fn watch((child, there): (Pid, Option<Pid>), watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<Exit> {
+fn watch(
+    (child, own_number): (Pid, Option<Pid>),
+    watched: &SigSet,
+    own_session: bool,
+    also: WaitPidFlag,
+) -> Result<Exit> {
     loop {
         let info = wait_signal(watched)?;
         let signal = info.si_signo;
@@ -449,7 +454,7 @@ fn watch((child, there): (Pid, Option<Pid>), watched: &SigSet, own_session: bool
             let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
             // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)): the sender's number in its own namespace.
             let sender = Pid::from_raw(unsafe { info.si_pid() });
-            let from_child = from_person && (sender == child || Some(sender) == there);
+            let from_child = from_person && (sender == child || Some(sender) == own_number);
             if (from_person && !from_child) || own_session || signal == libc::SIGCONT {
                 // A process group that is orphaned in its session does not stop for SIGTSTP.
                 let signal = if own_session && signal == libc::SIGTSTP { libc::SIGSTOP } else { signal };
