@@ -665,13 +665,15 @@ fn after_an_error_the_starter_is_outside_and_waits_for_the_command() {
         strace.args(["--", "sleep", "10000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         strace.spawn().ok()
     };
+    let ended = |mut child: Child| {
+        until("the end after an error", || child.try_wait().unwrap().is_some());
+        child.wait_with_output().unwrap()
+    };
     let Some(child) = run("inject=fork,clone,clone3:error=EAGAIN:when=2") else { return common::skip("no strace") };
-    let done = child.wait_with_output().unwrap();
-    assert!(err(&done).contains("fork"), "{}", err(&done));
-    assert!(fs::read_to_string(&log).unwrap().contains("setns("), "{}", fs::read_to_string(&log).unwrap());
-    let mut child = run("inject=rt_sigtimedwait:error=EINVAL:when=1").unwrap();
-    until("the end after a wait that failed", || child.try_wait().unwrap().is_some());
-    let done = child.wait_with_output().unwrap();
+    let done = ended(child);
+    let calls = fs::read_to_string(&log).unwrap();
+    assert!(err(&done).contains("fork") && calls.contains("setns("), "{}{calls}", err(&done));
+    let done = ended(run("inject=rt_sigtimedwait:error=EINVAL:when=1").unwrap());
     assert!(err(&done).contains("wait for a signal"), "{}", err(&done));
 }
 
