@@ -437,8 +437,8 @@ fn become_command(
     execvp(program, command)
 }
 
-/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself. `own_number`: the child's in a
-/// PID namespace of its own.
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself. `own_number`: the child's in
+/// a PID namespace of its own.
 fn watch(
     (child, own_number): (Pid, Option<Pid>),
     watched: &SigSet,

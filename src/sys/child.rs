@@ -90,8 +90,8 @@ pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
     wait(child).map_err(os("wait for the parent of a process without one"))
 }
 
-/// From now on, the kernel keeps each child that has ended until this process waits for it. With SIGCHLD inherited as ignored it would reap the
-/// child, no SIGCHLD would arrive, and the child's number could be a stranger's.
+/// From now on, the kernel keeps each child that has ended until this process waits for it. With SIGCHLD inherited as ignored it would reap
+/// the child, no SIGCHLD would arrive, and the child's number could be a stranger's.
 pub fn keep_until_waited() -> nix::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this program.

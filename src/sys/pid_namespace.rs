@@ -43,7 +43,7 @@ fn failed(op: &'static str) -> impl Fn(Errno) -> Error {
         match errno {
             Errno::ENOSPC | Errno::EUSERS => {
                 error.hint(
-                    "raise /proc/sys/user/max_pid_namespaces (more than 32 levels are never allowed), or set PrivatePIDs=no in jobfence.conf",
+                    "raise /proc/sys/user/max_pid_namespaces (there are at most 32 levels), or set PrivatePIDs=no in jobfence.conf",
                 )
             }
             Errno::EPERM => error.hint("it needs CAP_SYS_ADMIN, which root in a container may lack"),
@@ -144,8 +144,8 @@ fn be_init(tell: &OwnedFd) -> i32 {
         setsid()?;
         let _ = set_name(NAME);
         chdir("/")?;
-        // As SIGCHLD is ignored, the kernel keeps no zombie for it: wait(2). For the others Rust's library has handlers, and a signal with one
-        // would reach it.
+        // As SIGCHLD is ignored, the kernel keeps no zombie for it: wait(2). For the others Rust's library has handlers, and a signal with
+        // one would reach it.
         let handlers = [
             (Signal::SIGCHLD, SigHandler::SigIgn),
             (Signal::SIGSEGV, SigHandler::SigDfl),

@@ -31,8 +31,8 @@ impl Terminal {
         Pid::from_raw(unsafe { libc::tcgetpgrp(self.file.as_raw_fd()) })
     }
 
-    /// Takes it back for the group, if the group in its foreground has no member any more. Without it, who has started this process could not
-    /// read from the terminal. If others have the foreground, such as a shell that goes on, they keep it.
+    /// Takes it back for the group, if the group in its foreground has no member any more. Without it, who has started this process could
+    /// not read from the terminal. If others have the foreground, such as a shell that goes on, they keep it.
     pub fn take_back(&self) {
         let (mut before, mut background) = (SigSet::empty(), SigSet::empty());
         // The kernel stops a process in the background that does this, unless the signal is blocked.
