@@ -2,9 +2,9 @@
 //! `PrivatePIDs`: what two commands of one account can do to each other, how a command in a PID namespace of its own ends, stops and is
 //! signalled, and that it does not run where it would be without.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -185,6 +185,79 @@ fn a_command_sees_its_own_processes_alone() {
     }
 }
 
+/// The caller has opened it on the host, and a directory leads to all that is there.
+#[test]
+fn no_standard_file_leads_to_the_host() {
+    let Some(site) = Site::new("files") else { return };
+    let host = std::process::id();
+    let script = "cat /dev/fd/0$0/comm; echo ran";
+    for (file, below) in [
+        ("/", format!("/proc/{host}")),
+        ("/proc", format!("/{host}")),
+        (&format!("/proc/{host}/environ"), String::new()),
+    ] {
+        let with = |keys: &str| {
+            let mut run = site.command("run", keys);
+            run.args(["--user", "65534", "--", "sh", "-c", script, &below]);
+            run.stdin(File::open(file).unwrap()).output().unwrap()
+        };
+        assert!(out(&with("PrivatePIDs=no")).ends_with("ran\n"));
+        for keys in [OWN, "PrivatePIDs=yes HideProcesses=yes"] {
+            let done = with(keys);
+            assert_eq!((out(&done).as_str(), done.status.code()), ("", Some(1)), "{file}: {}", err(&done));
+            assert!(
+                err(&done).contains("descriptor (value \"0\")") && !err(&done).contains("--input"),
+                "{}",
+                err(&done)
+            );
+        }
+    }
+    let mut run = site.command("run", OWN);
+    let done = run.args(["--", "sh", "-c", "head -n 1"]).stdin(File::open("/etc/passwd").unwrap()).output().unwrap();
+    assert!(out(&done).starts_with("root:"), "{}", err(&done));
+}
+
+/// Another mount of proc has the host's numbers.
+#[test]
+fn no_other_mount_of_proc_is_in_sight() {
+    let Some(site) = Site::new("mounts") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let place = temp.path().to_str().unwrap();
+    let after = |mounts: &str, subcommand: &str, command: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-ec", &format!("{mounts}; shift; exec \"$@\""), "sh", place]);
+        unshare.arg(env!("CARGO_BIN_EXE_jobfence")).args(site.command(subcommand, OWN).get_args());
+        unshare.args(command).output().unwrap()
+    };
+    for (mounts, is_refused) in [
+        ("mount -t proc none $1", true),
+        ("mount --rbind /proc $1", true),
+        ("mount --bind /proc/$$ $1", true),
+        ("mount --bind /proc/sys $1", false),
+        ("mount -t proc none $1; mount -t tmpfs none $1", false),
+    ] {
+        let done = after(mounts, "run", &["--", "echo", "ran"]);
+        assert_eq!(out(&done).is_empty(), is_refused, "{mounts}: {}", err(&done));
+        assert_eq!(err(&done).contains(place), is_refused, "{mounts}: {}", err(&done));
+        let said = out(&after(mounts, "check", &[]));
+        assert_eq!(said.contains("would be REFUSED here: another mount of proc"), is_refused, "{mounts}: {said}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_no_more_is_left() {
+    let Some(site) = Site::new("gone") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let script = "cd \"$0\"; mkdir gone; cd gone; rmdir ../gone; exec \"$@\"";
+    let mut sh = Command::new("sh");
+    sh.args(["-ec", script])
+        .arg(temp.path())
+        .arg(env!("CARGO_BIN_EXE_jobfence"))
+        .args(site.command("run", OWN).get_args());
+    let done = sh.args(["--", "pwd"]).output().unwrap();
+    assert_eq!(out(&done), "/\n", "{}", err(&done));
+}
+
 /// A container of a user's makes namespaces of its own and mounts a proc, if the system lets users do that.
 #[test]
 fn a_container_in_it_works_as_without() {
@@ -255,6 +328,21 @@ fn signals_and_stops_are_passed_on() {
     }
 }
 
+/// The command's signal to its process group reaches the starter, too, and only once the command.
+#[test]
+fn a_signal_to_its_group_comes_once() {
+    let Some(site) = Site::new("once") else { return };
+    for key in ["PrivatePIDs=no", OWN] {
+        let script = "import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: print('told', flush=True))
+os.kill(0, signal.SIGUSR1)
+time.sleep(1)";
+        let mut run = site.command("run", key);
+        let done = run.args(["--", "python3", "-S", "-c", script]).process_group(0).output().unwrap();
+        assert_eq!(out(&done), "told\n", "{key}: {}", err(&done));
+    }
+}
+
 /// The terminal is where it was, though a shell in it has given it to a group that is no more, and cannot give it back.
 #[test]
 fn a_shell_in_it_has_job_control_and_leaves_the_terminal() {
@@ -293,6 +381,55 @@ sys.stdout.buffer.write(said)
         assert!(said.contains(word), "{word}: {said}{}", err(&done));
     }
     assert!(!said.contains("no job control"), "{said}");
+}
+
+/// A shell that has put the command into the background goes on reading after its end.
+#[test]
+fn a_command_in_the_background_leaves_the_terminal_to_the_shell() {
+    let Some(site) = Site::new("background") else { return };
+    let (command, temp) = (site.command("run", OWN), tempfile::tempdir().unwrap());
+    let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+    let [fifo, end] = ["fifo", "end"].map(|name| temp.path().join(name).to_str().unwrap().to_owned());
+    let script = format!("echo be$((1))gun; read -r line <{fifo}");
+    let inner = format!("{} {} --quiet -- sh -c '{script}' 9>{end}", env!("CARGO_BIN_EXE_jobfence"), words.join(" "));
+    let program = r#"
+import os, pty, select, sys, time
+line, fifo, end_of_it = sys.argv[1:]
+os.mkfifo(fifo)
+os.mkfifo(end_of_it)
+writers = os.open(end_of_it, os.O_RDONLY | os.O_NONBLOCK)
+pid, fd = pty.fork()
+if pid == 0:
+    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+said, end = b"", time.time() + 300
+def until(word):
+    global said
+    while word not in said and time.time() < end:
+        if select.select([fd], [], [], 1)[0]:
+            try:
+                said += os.read(fd, 4096)
+            except OSError:
+                return
+os.write(fd, b"PS1= PS2=\n" + line.encode() + b"\n")
+until(b"be1gun")
+os.write(fd, b"\x1a")
+until(b"Stopped")
+os.write(fd, b"bg; echo is $((20 + 1)) behind\n")
+until(b"is 21 behind")
+open(fifo, "w").write("end\n")
+os.set_blocking(writers, True)
+os.read(writers, 1)
+for number in range(3, 5):
+    os.write(fd, b"echo I $((%d + 20)) read\n" % number)
+    until(b"I %d read" % (number + 20))
+os.kill(pid, 9)
+sys.stdout.buffer.write(said)
+"#;
+    let done = Command::new("python3").args(["-S", "-c", program, &inner]).args([&fifo, &end]).output().unwrap();
+    let said = out(&done);
+    for word in ["Stopped", "I 23 read", "I 24 read"] {
+        assert!(said.contains(word), "{word}: {said}{}", err(&done));
+    }
 }
 
 #[test]
@@ -358,6 +495,9 @@ fn the_init_process_is_in_no_fence() {
     assert_eq!(groups(init), groups(child.id().cast_signed()));
     // It may be about to close the last one.
     assert!(fs::read_dir(format!("/proc/{init}/fd")).unwrap().count() <= 1);
+    // With a handler, its own namespace could signal it.
+    let status = fs::read_to_string(format!("/proc/{init}/status")).unwrap();
+    assert!(status.contains("\nSigCgt:\t0000000000000000\n"), "{status}");
     let command = children(child.id()).into_iter().find(|pid| *pid != init).unwrap();
     assert!(groups(command).contains(&format!("job_run-{}", child.id())), "{}", groups(command));
     let shown = site.command("show", "").arg(format!("run-{}", child.id())).output().unwrap();
@@ -431,6 +571,110 @@ fn a_command_that_would_see_others_does_not_run() {
         said.contains("PID namespace of its own (PrivatePIDs)") && !said.contains("PID namespace (PrivatePIDs)"),
         "{said}"
     );
+}
+
+/// Its record names a namespace that is no more by then, so no janitor would remove the fence that a killed one leaves.
+#[test]
+fn there_is_no_second_fence_in_it() {
+    let Some(site) = Site::new("nested") else { return };
+    let command = site.command("run", "");
+    let words: Vec<&str> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+    let nested = |key: &str| {
+        let words = [&["--", env!("CARGO_BIN_EXE_jobfence")], &words[..], &["--", "echo", "ran"]].concat();
+        site.run(key, &words)
+    };
+    assert_eq!(out(&nested("PrivatePIDs=no")), "ran\n");
+    let done = nested(OWN);
+    assert_eq!((out(&done).as_str(), done.status.code()), ("", Some(1)), "{}", err(&done));
+    assert!(err(&done).contains("in a PID namespace of another 'jobfence run' (PrivatePIDs)"), "{}", err(&done));
+}
+
+/// The kernel keeps a process that somebody traces, and so the init process. The fence needs none of them.
+#[test]
+fn a_fence_is_removed_before_a_namespace_that_cannot_end() {
+    let Some(site) = Site::new("traced") else { return };
+    let word = format!("traced-{}", std::process::id());
+    let script = "setsid sh -c 'while :; do sleep 1; done' \"$0\" >/dev/null 2>&1 & echo ready; read x; true";
+    let mut run = site.command("run", "PrivatePIDs=yes CleanupTimeout=600");
+    run.args(["--user", "65534", "--", "sh", "-c", script, &word]).stdin(Stdio::piped());
+    let mut child = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(read_line(&mut child), "ready");
+    // The one that has "setsid" in its arguments no more.
+    let mut daemon = Vec::new();
+    until("the process that stays", || {
+        daemon = hosts_pids("while :; do sleep 1; done");
+        daemon.retain(|pid| name(*pid) == "sh" && hosts_pids(&word).contains(pid));
+        daemon.len() == 1
+    });
+    let seize = "import ctypes, sys
+ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None) == 0 and print('traced', flush=True)
+sys.stdin.read()";
+    let mut tracer = Command::new("python3");
+    tracer.args(["-S", "-c", seize, &daemon[0].to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut tracer = tracer.spawn().unwrap();
+    assert_eq!(read_line(&mut tracer), "traced");
+    drop(child.stdin.take());
+    let records = || fs::read_dir(site.run.path().join("run")).unwrap().flatten().map(|entry| entry.file_name());
+    let fences = || records().filter(|name| name.to_string_lossy().contains("job_run-")).count();
+    until("the end of the fence", || fences() == 0);
+    assert_eq!(child.try_wait().unwrap(), None);
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+    let done = child.wait_with_output().unwrap();
+    assert_eq!((done.status.code(), err(&done).as_str()), (Some(0), ""));
+}
+
+/// With SIGCHLD ignored, the kernel would keep no child until it is waited for, and its number would be a stranger's.
+#[test]
+fn an_ignored_sigchld_changes_nothing() {
+    let Some(site) = Site::new("ignored") else { return };
+    let log = site.run.path().join("log");
+    let ignored = |words: &[&str], subcommand: &str, command: &[&str]| {
+        let mut env = Command::new("env");
+        env.arg("--ignore-signal=CHLD").args(words).arg(env!("CARGO_BIN_EXE_jobfence"));
+        env.args(site.command(subcommand, OWN).get_args()).args(command).output().unwrap()
+    };
+    let checked = |output: &Output| {
+        let said = out(output);
+        assert!(said.contains("(PrivatePIDs)"), "{said}{}", err(output));
+        said.lines().filter(|line| line.contains("PID")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(checked(&ignored(&[], "check", &[])), checked(&site.command("check", OWN).output().unwrap()));
+    let path = log.to_str().unwrap();
+    let strace = ["strace", "-f", "-qq", "-o", path, "-e", "trace=kill,prctl", "-einject=prctl:error=EINVAL:when=1"];
+    let done = ignored(&strace, "run", &["--", "echo", "ran"]);
+    if err(&done).contains("not found") {
+        return common::skip("no strace");
+    }
+    assert!(err(&done).contains("did not begin (PrivatePIDs)"), "{}", err(&done));
+    let calls = fs::read_to_string(&log).unwrap();
+    let is_killed = |line: &str| line.contains("kill(") && line.ends_with("= 0");
+    assert!(calls.lines().any(is_killed) && !calls.contains("ESRCH"), "{calls}");
+}
+
+/// What the starter does after an error is not in a namespace that ends.
+#[test]
+fn after_an_error_the_starter_is_outside_and_waits_for_the_command() {
+    let Some(site) = Site::new("after") else { return };
+    let log = site.run.path().join("log");
+    let run = |fault: &str| {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-e", "trace=setns,clone,clone3,fork,rt_sigtimedwait", "-e", fault, "-o"]).arg(&log);
+        strace.arg(env!("CARGO_BIN_EXE_jobfence"));
+        strace.args(site.command("run", "PrivatePIDs=yes CleanupTimeout=600").get_args());
+        strace.args(["--", "sleep", "10000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        strace.spawn().ok()
+    };
+    let ended = |mut child: Child| {
+        until("the end after an error", || child.try_wait().unwrap().is_some());
+        child.wait_with_output().unwrap()
+    };
+    let Some(child) = run("inject=fork,clone,clone3:error=EAGAIN:when=2") else { return common::skip("no strace") };
+    let done = ended(child);
+    let calls = fs::read_to_string(&log).unwrap();
+    assert!(err(&done).contains("fork") && calls.contains("setns("), "{}{calls}", err(&done));
+    let done = ended(run("inject=rt_sigtimedwait:error=EINVAL:when=1").unwrap());
+    assert!(err(&done).contains("wait for a signal"), "{}", err(&done));
 }
 
 /// `jobfence check` for the schedulers whose daemons look so.

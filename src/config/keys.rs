@@ -421,7 +421,7 @@ keys! {
         /// Whether a job sees in `/proc` only those processes that it may trace: those of its user.
         /// This needs Linux 5.8.
         HideProcesses: hide_processes: bool = false, kinds::YES_NO, jobs(most);
-        /// Whether a job's processes neither see, signal nor trace others of the same user: they are in a PID namespace of their own.
+        /// Whether a job's processes neither see, signal nor trace others of its user by number: they have a PID namespace of their own.
         /// This needs Linux 5.2, and works with `jobfence run`. Under each scheduler, jobs with it are refused.
         PrivatePIDs: private_pids: bool = false, kinds::YES_NO, jobs(most);
     }

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::{Pid, User, execvp, initgroups, setgid, setsid, setuid};
 
@@ -36,8 +36,8 @@ use crate::report::card::{self, Figures, Words};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
 use crate::sys::call_bytes::CallBytes;
-use crate::sys::child::{PlacedChild, leave_descriptors};
-use crate::sys::pid_namespace::PidNamespace;
+use crate::sys::child::{PlacedChild, keep_until_waited, leave_descriptors};
+use crate::sys::pid_namespace::{self, PidNamespace};
 use crate::sys::terminal::Terminal;
 
 /// What to run, as which user, within which limits.
@@ -82,7 +82,7 @@ pub struct Ended {
 /// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
 /// does not stop when the command stops.
 pub fn unfenced(command: &[OsString]) -> Result<Exit> {
-    spawn(|_| Ok(()), || Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
+    spawn(|_| Ok(()), || Ok(()), None, &c_strings(command)?, (None, WaitPidFlag::empty()))
 }
 
 /// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then. `fenced` is called when
@@ -95,6 +95,11 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let grant = Grant::whole(request.cpus, request.memory);
     let config = &exactly(config, request);
     let host = Host::read(config)?;
+    if pid_namespace::is_within(&host.proc) {
+        // The janitor of a host knows a starter by its number there, and has none for this process.
+        return Err(Error::new("this process is in a PID namespace of another 'jobfence run' (PrivatePIDs)")
+            .hint("there is one fence for it all: start the command without 'jobfence run', or outside"));
+    }
     let requests = &request.asked;
     let facts = Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() };
     let granted = GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None };
@@ -130,6 +135,9 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         if pids::is_wanted(config) { pids::enter(processes::is_wanted(config)) } else { Ok(()) }
     };
     let mut namespace = None;
+    let terminal = pids::is_wanted(config).then(Terminal::from_own).flatten();
+    // In a container, another process may have that number.
+    let own_number = (pids::is_wanted(config) && !host.is_in_container()).then_some(PidNamespace::FIRST);
     let start = || {
         namespace = pids::begin(pids::is_wanted(config))?;
         let place = |pid| {
@@ -137,10 +145,10 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
             namespace.as_ref().map_or(Ok(()), PidNamespace::leave)?;
             attach(&mut fence, pid)
         };
-        let terminal = namespace.as_ref().and_then(|_| Terminal::from_own());
-        let how = spawn(place, isolate, request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
-        terminal.iter().for_each(Terminal::take_back);
-        how
+        spawn(place, isolate, request.user.as_ref(), &command, (own_number, WaitPidFlag::WUNTRACED)).inspect_err(|_| {
+            // The command may never have been placed.
+            let _ = namespace.as_ref().map(PidNamespace::leave);
+        })
     };
     let how = start();
     let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
@@ -169,9 +177,12 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let card = card_of(request, (config, &plan), &fence, (&usage, &ending));
     let line = launch::account(&fence, config, &usage, &ending);
     let deadline = Instant::now() + config.cleanup_timeout;
-    namespace.iter_mut().for_each(|namespace| namespace.end(deadline));
+    namespace.iter().for_each(PidNamespace::kill);
     let remains = end::close(&mut fence, deadline, |_| false);
     private.iter().for_each(|_| end::remove_private(&host, config, &fence, deadline));
+    // What keeps a process of it, such as a tracer, keeps nothing of the fence.
+    namespace.iter_mut().for_each(|namespace| namespace.end(deadline));
+    terminal.iter().for_each(Terminal::take_back);
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
     Ok(Ended { how: how?, used, sentences, card, remains })
 }
@@ -372,7 +383,7 @@ fn spawn(
     isolate: impl FnOnce() -> Result<()>,
     user: Option<&User>,
     command: &[CString],
-    also: WaitPidFlag,
+    (own_number, also): (Option<Pid>, WaitPidFlag),
 ) -> Result<Exit> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let mut watched = SigSet::empty();
@@ -380,16 +391,13 @@ fn spawn(
     let watched = with_numbers(watched, libc::SIGRTMIN()..=libc::SIGRTMAX());
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
-    // If SIGCHLD were inherited as ignored, it would never arrive, and the kernel would reap the child.
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs no code of this program.
-    unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
+    keep_until_waited().map_err(os("watch for the end of the command"))?;
     let child = PlacedChild::start(attach, || {
         isolate()?;
         let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         become_command(user, command, &before).map_err(|errno| Error::os("cannot run", program, errno))
     })?;
-    let how = watch(child.pid, &watched, user.is_some(), also)?;
+    let how = watch((child.pid, own_number), &watched, user.is_some(), also)?;
     child.failure().map_or(Ok(how), Err)
 }
 
@@ -429,8 +437,14 @@ fn become_command(
     execvp(program, command)
 }
 
-/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself.
-fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<Exit> {
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself. `own_number`: the child's in
+/// a PID namespace of its own.
+fn watch(
+    (child, own_number): (Pid, Option<Pid>),
+    watched: &SigSet,
+    own_session: bool,
+    also: WaitPidFlag,
+) -> Result<Exit> {
     loop {
         let info = wait_signal(watched)?;
         let signal = info.si_signo;
@@ -438,8 +452,9 @@ fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> 
             // The terminal signals the whole process group, and so the child, too, unless it has its own session. A signal from the child
             // itself is not passed on.
             let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
-            // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)).
-            let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
+            // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)): the sender's number in its own namespace.
+            let sender = Pid::from_raw(unsafe { info.si_pid() });
+            let from_child = from_person && (sender == child || Some(sender) == own_number);
             if (from_person && !from_child) || own_session || signal == libc::SIGCONT {
                 // A process group that is orphaned in its session does not stop for SIGTSTP.
                 let signal = if own_session && signal == libc::SIGTSTP { libc::SIGSTOP } else { signal };

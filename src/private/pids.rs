@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::readlink;
 use nix::unistd::{Pid, chdir, geteuid, read};
 
+use super::enter::check_standard_files;
 use super::processes::{self, PROC};
 use crate::config::{Config, Mode};
 use crate::error::{Error, Result};
@@ -33,15 +34,16 @@ pub fn begin(is_wanted: bool) -> Result<Option<PidNamespace>> {
 }
 
 /// For a process in the namespace, which has one thread and root's rights: shows its own processes in the place of the host's. `is_shown`: it
-/// has a mount namespace of its own, and a proc of its own there.
+/// has a mount namespace of its own, and a proc of its own there. An error means that others' may be seen.
 pub fn enter(is_shown: bool) -> Result<()> {
     if !is_shown {
         let here = std::env::current_dir().ok();
         mount::leave_hosts()?;
         processes::show_own(false)?;
-        // The working directory is still in the host's.
+        // The working directory is still in the host's, or was removed and may be anywhere.
+        let wanted = if here.is_some() { PROC } else { "/" };
         if here.is_none_or(|here| here.starts_with(PROC)) {
-            chdir(PROC).map_err(|errno| Error::os("change the working directory to", PROC, errno))?;
+            chdir(wanted).map_err(|errno| Error::os("change the working directory to", wanted, errno))?;
         }
     }
     // The proof that it is this namespace's.
@@ -49,12 +51,27 @@ pub fn enter(is_shown: bool) -> Result<()> {
     if Path::new(&this) != Path::new(&Pid::this().to_string()) {
         return Err(Error::new("the mount of proc shows others' processes (PrivatePIDs):").at(PROC));
     }
-    Ok(())
+    refuse_elsewhere()?;
+    check_standard_files().map_err(|error| {
+        error.hint("redirect it to another file: through this one, the command would see what is hidden from it")
+    })
+}
+
+/// What the host has mounted elsewhere is in the job's mount namespace, too.
+fn refuse_elsewhere() -> Result<()> {
+    processes::elsewhere()?.map_or(Ok(()), |place| {
+        Err(Error::new("another mount of proc shows others' processes (PrivatePIDs):")
+            .at(place)
+            .hint("unmount it, or set PrivatePIDs=no in jobfence.conf"))
+    })
 }
 
 /// Why each job would be refused for it on this host, as far as that is seen without a job. Nothing changes by the look. The process must have
 /// one thread.
 pub fn fault() -> Option<String> {
+    if let Err(error) = refuse_elsewhere() {
+        return Some(error.to_string());
+    }
     if !geteuid().is_root() {
         // A user may not even ask.
         let kernel = Path::new("/proc/self/ns/pid_for_children").exists();
@@ -71,7 +88,7 @@ pub fn fault() -> Option<String> {
         Ok((Err(errno), _)) => text(Err(Error::new("fork (PrivatePIDs)").errno(errno))),
         Err(error) => text(Err(error)),
     };
-    let asked = child::ask(try_all).and_then(|(child, answer)| {
+    let asked = child::keep_until_waited().and_then(|()| child::ask(try_all)).and_then(|(child, answer)| {
         let said = answer_of(&answer);
         child::wait(child)?;
         said

@@ -5,10 +5,10 @@
 //! filesystems/proc in the kernel's documentation. The host's mount of proc is left as it is.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
+use nix::sys::stat::{fstat, major, minor, stat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::geteuid;
 
@@ -95,6 +95,24 @@ pub(super) fn show_own(hides: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Another place where this process sees a proc with the numbers of processes.
+pub(super) fn elsewhere() -> Result<Option<PathBuf>> {
+    let mounts = Dir::open(PROC)?.read("self/mountinfo")?;
+    let place = |line: &str| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        let (device, root, point) = (fields.next()?, fields.next()?, layout::unescape(fields.next()?));
+        let has_numbers = root
+            .strip_prefix('/')
+            .is_some_and(|root| root.is_empty() || root.starts_with(|first: char| first.is_ascii_digit()));
+        // Others may cover it.
+        let is_seen =
+            || stat(point.as_str()).is_ok_and(|at| format!("{}:{}", major(at.st_dev), minor(at.st_dev)) == device);
+        (filesystem.starts_with("proc ") && has_numbers && point != PROC && is_seen()).then(|| point.into())
+    };
+    Ok(mounts.lines().find_map(place))
 }
 
 /// A proc of the job's own, which is in no namespace yet.

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, clone};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, SysconfVar, getppid, pipe2, read, setsid, sysconf, write};
 
@@ -87,6 +88,14 @@ pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
     };
     let child = start(between).map_err(os("fork"))?;
     wait(child).map_err(os("wait for the parent of a process without one"))
+}
+
+/// From now on, the kernel keeps each child that has ended until this process waits for it. With SIGCHLD inherited as ignored it would reap
+/// the child, no SIGCHLD would arrive, and the child's number could be a stranger's.
+pub fn keep_until_waited() -> nix::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of this program.
+    unsafe { sigaction(Signal::SIGCHLD, &default) }.map(drop)
 }
 
 /// Waits for the end of a child.

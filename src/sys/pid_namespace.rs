@@ -16,7 +16,6 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
 use nix::sys::stat::Mode;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, dup2_stdin, pipe2, read, setsid, write};
 
 use super::dir::Dir;
@@ -43,8 +42,11 @@ fn failed(op: &'static str) -> impl Fn(Errno) -> Error {
         let error = Error::new(op).errno(errno);
         match errno {
             Errno::ENOSPC | Errno::EUSERS => {
-                error.hint("raise /proc/sys/user/max_pid_namespaces, or set PrivatePIDs=no in jobfence.conf")
+                error.hint(
+                    "raise /proc/sys/user/max_pid_namespaces (there are at most 32 levels), or set PrivatePIDs=no in jobfence.conf",
+                )
             }
+            Errno::EPERM => error.hint("it needs CAP_SYS_ADMIN, which root in a container may lack"),
             Errno::EINVAL | Errno::ENOENT => {
                 error.hint("this kernel may have no PID namespaces: set PrivatePIDs=no in jobfence.conf")
             }
@@ -54,8 +56,12 @@ fn failed(op: &'static str) -> impl Fn(Errno) -> Error {
 }
 
 impl PidNamespace {
+    /// The number there of the first child that this process starts after [`Self::begin`].
+    pub const FIRST: Pid = Pid::from_raw(2);
+
     /// Makes a namespace. Each child that this process starts before [`Self::leave`] is in it.
     pub fn begin() -> Result<Self> {
+        child::keep_until_waited().map_err(failed("wait for children (PrivatePIDs)"))?;
         let own = open(OWN, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(failed("open this process's PID namespace (PrivatePIDs)"))?;
         let (ready, tell) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe (PrivatePIDs)"))?;
@@ -89,19 +95,29 @@ impl PidNamespace {
         self.is_gone || process::is_ending(proc, self.init.as_raw())
     }
 
+    /// The init process ends after all others in the namespace. So this waits for each child of this process.
     fn has_ended(&mut self) -> bool {
-        self.is_gone |= !matches!(waitpid(self.init, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive));
+        while !self.is_gone {
+            // SAFETY: no place for a status, and a flag. nix knows no end by a signal for real time.
+            match unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } {
+                0 => break,
+                child => self.is_gone = child < 0 || child == self.init.as_raw(),
+            }
+        }
         self.is_gone
     }
 
-    /// Kills all that is in it. This process's own children among them must have been waited for: until then, the init process does not
-    /// end, and is waited for up to the deadline.
-    pub fn end(&mut self, deadline: Instant) {
-        if self.is_gone {
-            return;
+    /// Kills all that is in it, and does not wait.
+    pub fn kill(&self) {
+        if !self.is_gone {
+            // It is not waited for yet, so the number is still its own.
+            let _ = kill(self.init, Signal::SIGKILL);
         }
-        // It is not waited for yet, so the number is still its own.
-        let _ = kill(self.init, Signal::SIGKILL);
+    }
+
+    /// Kills all that is in it, and waits up to the deadline. No other child of this process may be wanted any more.
+    pub fn end(&mut self, deadline: Instant) {
+        self.kill();
         while !self.has_ended() && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }
@@ -114,6 +130,11 @@ impl Drop for PidNamespace {
     }
 }
 
+/// Whether this process is in such a namespace, by the `/proc` that it sees.
+pub fn is_within(proc: &Dir) -> bool {
+    process::name(proc, 1).is_some_and(|name| name.as_bytes() == NAME.to_bytes()) && process::uid(proc, 1) == Some(0)
+}
+
 /// The init process: the kernel gives it the orphans of its namespace, and reaps them for it. It has no descriptor, is in no terminal's
 /// session, and no signal but SIGKILL and SIGSTOP of those outside ends or stops it.
 fn be_init(tell: &OwnedFd) -> i32 {
@@ -123,10 +144,17 @@ fn be_init(tell: &OwnedFd) -> i32 {
         setsid()?;
         let _ = set_name(NAME);
         chdir("/")?;
-        // As SIGCHLD is ignored, the kernel keeps no zombie for it: wait(2).
-        let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        // SAFETY: an ignored signal runs no code of this program.
-        unsafe { sigaction(Signal::SIGCHLD, &ignored) }?;
+        // As SIGCHLD is ignored, the kernel keeps no zombie for it: wait(2). For the others Rust's library has handlers, and a signal with
+        // one would reach it.
+        let handlers = [
+            (Signal::SIGCHLD, SigHandler::SigIgn),
+            (Signal::SIGSEGV, SigHandler::SigDfl),
+            (Signal::SIGBUS, SigHandler::SigDfl),
+        ];
+        for (signal, handler) in handlers {
+            // SAFETY: no code of this program runs.
+            unsafe { sigaction(signal, &SigAction::new(handler, SaFlags::empty(), SigSet::empty())) }?;
+        }
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         dup2_stdin(tell)?;
         child::close_all_but_stdin();
@@ -148,7 +176,7 @@ fn be_init(tell: &OwnedFd) -> i32 {
 mod tests {
     use std::time::Duration;
 
-    use nix::sys::wait::waitpid;
+    use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::geteuid;
 
     use super::*;

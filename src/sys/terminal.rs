@@ -4,7 +4,8 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
 use nix::unistd::{Pid, getpgrp};
 
 /// The controlling terminal, while this process's group is in its foreground.
@@ -22,20 +23,22 @@ impl Terminal {
     pub fn from_own() -> Option<Self> {
         let file = OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
         let terminal = Self { file, group: getpgrp() };
-        terminal.is_ours().then_some(terminal)
+        (terminal.foreground() == terminal.group).then_some(terminal)
     }
 
-    fn is_ours(&self) -> bool {
+    fn foreground(&self) -> Pid {
         // SAFETY: an open descriptor.
-        unsafe { libc::tcgetpgrp(self.file.as_raw_fd()) == self.group.as_raw() }
+        Pid::from_raw(unsafe { libc::tcgetpgrp(self.file.as_raw_fd()) })
     }
 
-    /// Takes it back for the group. Without it, who has started this process could not read from the terminal.
+    /// Takes it back for the group, if the group in its foreground has no member any more. Without it, who has started this process could
+    /// not read from the terminal. If others have the foreground, such as a shell that goes on, they keep it.
     pub fn take_back(&self) {
         let (mut before, mut background) = (SigSet::empty(), SigSet::empty());
         // The kernel stops a process in the background that does this, unless the signal is blocked.
         background.add(Signal::SIGTTOU);
-        if !self.is_ours() && pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&background), Some(&mut before)).is_ok() {
+        let is_lost = killpg(self.foreground(), None) == Err(Errno::ESRCH);
+        if is_lost && pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&background), Some(&mut before)).is_ok() {
             // SAFETY: an open descriptor, and a number.
             unsafe { libc::tcsetpgrp(self.file.as_raw_fd(), self.group.as_raw()) };
             let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);

@@ -2787,9 +2787,9 @@ BREAKS = (
         "host private_pids orphans_are_reaped",
     ),
     Break(
-        "the_init_process_outlives_the_command", "src/doors/run.rs",
-        "    namespace.iter_mut().for_each(|namespace| namespace.end(deadline));\n", "    std::mem::forget(namespace);\n",
-        "host private_pids a_command_that_would_see_others",
+        "the_init_process_outlives_the_command", "src/sys/pid_namespace.rs",
+        "            let _ = kill(self.init, Signal::SIGKILL);\n", "",
+        "host private_pids after_an_error",
     ),
     Break(
         "the_init_process_keeps_descriptors", "src/sys/pid_namespace.rs",
@@ -2810,6 +2810,71 @@ BREAKS = (
         "a_killed_init_process_is_not_named", "src/doors/run.rs",
         "namespace.as_ref().is_some_and(|namespace| namespace.is_ending(&host.proc))", "false",
         "host private_pids nothing_outlives_the_init_process",
+    ),
+    Break(
+        "a_terminal_is_taken_from_a_shell_that_goes_on", "src/sys/terminal.rs",
+        "killpg(self.foreground(), None) == Err(Errno::ESRCH);", "killpg(self.foreground(), None) == Err(Errno::ESRCH) || self.foreground() != self.group;",
+        "host private_pids a_command_in_the_background",
+    ),
+    Break(
+        "a_standard_file_leads_out_of_the_pid_namespace", "src/private/pids.rs",
+        "check_standard_files().map_err(|error| {", "check_standard_files().or(Ok::<(), Error>(())).map_err(|error| {",
+        "host private_pids no_standard_file_leads",
+    ),
+    Break(
+        "another_mount_of_proc_shows_others", "src/private/pids.rs",
+        "processes::elsewhere()?.map_or(", "processes::elsewhere()?.filter(|_| false).map_or(",
+        "host private_pids no_other_mount_of_proc",
+    ),
+    Break(
+        "a_covered_mount_of_proc_counts", "src/private/processes.rs",
+        "&& point != PROC && is_seen())", "&& point != PROC && (is_seen() || true))",
+        "host private_pids no_other_mount_of_proc",
+    ),
+    Break(
+        "a_signal_to_its_group_comes_twice", "src/doors/run.rs",
+        "(sender == child || Some(sender) == own_number)", "(sender == child || false && Some(sender) == own_number)",
+        "host private_pids a_signal_to_its_group",
+    ),
+    Break(
+        "a_dead_init_process_is_a_strangers_number", "src/sys/pid_namespace.rs",
+        "child::keep_until_waited().map_err(failed(", "Ok(()).map_err(failed(",
+        "host private_pids an_ignored_sigchld",
+    ),
+    Break(
+        "check_refuses_for_an_ignored_sigchld", "src/private/pids.rs",
+        "child::keep_until_waited().and_then(", "Ok(()).and_then(",
+        "host private_pids an_ignored_sigchld",
+    ),
+    Break(
+        "a_fence_waits_for_its_pid_namespace", "src/doors/run.rs",
+        "    namespace.iter().for_each(PidNamespace::kill);\n", "    namespace.iter_mut().for_each(|namespace| namespace.end(deadline));\n",
+        "host private_pids a_fence_is_removed",
+    ),
+    Break(
+        "a_pid_namespace_waits_for_a_child_that_nobody_waits_for", "src/sys/pid_namespace.rs",
+        "libc::waitpid(-1, ", "libc::waitpid(self.init.as_raw(), ",
+        "host private_pids after_an_error",
+    ),
+    Break(
+        "after_an_error_the_starter_stays_with_the_pid_namespace", "src/doors/run.rs",
+        "            let _ = namespace.as_ref().map(PidNamespace::leave);\n", "            let _ = &namespace;\n",
+        "host private_pids after_an_error",
+    ),
+    Break(
+        "a_fence_is_made_in_a_pid_namespace_of_run", "src/doors/run.rs",
+        "if pid_namespace::is_within(&host.proc) {", "if false && pid_namespace::is_within(&host.proc) {",
+        "host private_pids there_is_no_second_fence",
+    ),
+    Break(
+        "a_removed_working_directory_becomes_proc", "src/private/pids.rs",
+        "if here.is_some() { PROC }", "if true { PROC }",
+        "host private_pids a_directory_that_is_no_more",
+    ),
+    Break(
+        "the_init_process_has_handlers", "src/sys/pid_namespace.rs",
+        "            (Signal::SIGSEGV, SigHandler::SigDfl),\n", "",
+        "host private_pids the_init_process_is_in_no_fence",
     ),
     Break(
         "check_makes_no_pid_namespace", "src/private/pids.rs",
