@@ -54,6 +54,8 @@ pub struct Borrower {
     pub most: Percent,
     /// Whether it may be lent what others have reserved and not touched, and be ended for that.
     pub is_scavenger: bool,
+    /// Whether it is requeued then, if its user allows that.
+    pub is_requeued: bool,
     /// What it has not touched of its own.
     pub touched: Touched,
     /// When it was ended.
@@ -99,6 +101,7 @@ impl Borrower {
             uid,
             most: Percent::HUNDRED,
             is_scavenger: false,
+            is_requeued: false,
             touched: Touched::new(Instant::now()),
             ended: None,
             planned: None,
@@ -311,11 +314,8 @@ impl Borrower {
                 mebibytes(used),
                 mebibytes(self.lent.grant)
             );
-            self.told.end(
-                &self.directory,
-                &self.lent,
-                &report::ended_for_owners(node.free, node.short(), (self.lent.grant, used)),
-            );
+            let why = report::ended_for_owners(node.free, node.short(), (self.lent.grant, used), self.is_requeued);
+            self.told.end(&self.directory, &self.lent, (&why, self.is_requeued));
         }
         if let Err(error) = mark::kill_all(seen, &dir) {
             let name = self.name();
@@ -704,7 +704,7 @@ mod tests {
         write(&job, "memory.current", 850);
         for is_told in [false, true] {
             if is_told {
-                LoanTold::default().end(&job.directory, &job.lent, "x");
+                LoanTold::default().end(&job.directory, &job.lent, ("x", false));
             }
             let mut next = Borrower::found(job.lent.clone(), job.directory.clone(), 7);
             next.is_scavenger = true;

@@ -29,12 +29,13 @@ struct TellableLoan {
     since: u64,
     /// When all was given back. 0: something is lent.
     until: u64,
-    why_ended: Option<String>,
+    /// Why the job was ended, if it was, and whether it is requeued.
+    ended: Option<(String, bool)>,
 }
 
 impl TellableLoan {
     fn note(&self) -> String {
-        let Self { most, grant, since, until, why_ended } = self;
+        let Self { most, grant, since, until, ended } = self;
         let at = |seconds: u64| minute(&utc(UNIX_EPOCH + Duration::from_secs(seconds)));
         let given_back = if *until > 0 { format!("; all given back at {}", at(*until)) } else { String::new() };
         let row = format!(
@@ -44,7 +45,8 @@ impl TellableLoan {
             binary(*grant),
             at(*since)
         );
-        loan::note(*most, &row, &format!("{grant} {since} {until}"), why_ended.as_deref())
+        let ended = ended.as_ref().map(|(why, is_requeued)| (why.as_str(), *is_requeued));
+        loan::note(*most, &row, &format!("{grant} {since} {until}"), ended)
     }
 
     fn from_note(note: &str) -> Option<Self> {
@@ -53,7 +55,10 @@ impl TellableLoan {
         let mut number = || numbers.next();
         let (grant, since, until) = (number()?, number()?, number()?);
         let most = line(LoanLine::Most)?.parse().ok()?;
-        Some(Self { most, grant, since, until, why_ended: line(LoanLine::WhyEnded).map(str::to_owned) })
+        // An earlier release ended jobs and had none requeued.
+        let is_requeued = line(LoanLine::AfterEnd) == Some(loan::REQUEUED);
+        let ended = line(LoanLine::WhyEnded).map(|why| (why.to_owned(), is_requeued));
+        Some(Self { most, grant, since, until, ended })
     }
 }
 
@@ -66,7 +71,7 @@ impl LoanTold {
 
     /// Whether the job was ended.
     pub fn is_ended(&self) -> bool {
-        self.0.as_ref().is_some_and(|loan| loan.why_ended.is_some())
+        self.0.as_ref().is_some_and(|loan| loan.ended.is_some())
     }
 
     /// Follows what the job is lent.
@@ -89,12 +94,12 @@ impl LoanTold {
         self.write(directory, before, loan);
     }
 
-    /// Notes that the job is ended.
-    pub fn end(&mut self, directory: &JobDirectory, lent: &JobLent, why: &str) {
+    /// Notes that the job is ended, why, and whether it is requeued.
+    pub fn end(&mut self, directory: &JobDirectory, lent: &JobLent, (why, is_requeued): (&str, bool)) {
         self.follow(directory, lent);
         let before = self.0.take();
         let loan = before.clone().unwrap_or_default();
-        self.write(directory, before, TellableLoan { why_ended: Some(why.to_owned()), ..loan });
+        self.write(directory, before, TellableLoan { ended: Some((why.to_owned(), is_requeued)), ..loan });
     }
 
     fn write(&mut self, directory: &JobDirectory, before: Option<TellableLoan>, loan: TellableLoan) {
@@ -150,8 +155,9 @@ mod tests {
         next.follow(&directory, &of(8));
         assert_eq!((most(), row().contains("given back")), (Some(32), false));
         assert_eq!((next.is_ended(), line(LoanLine::WhyEnded)), (false, None));
-        next.end(&directory, &of(16), "x");
-        assert_eq!((most(), line(LoanLine::WhyEnded).as_deref()), (Some(32), Some("x")));
+        next.end(&directory, &of(16), ("x", true));
+        let ended = || [LoanLine::WhyEnded, LoanLine::AfterEnd].map(|which| line(which).unwrap());
+        assert_eq!((most(), ended()), (Some(32), ["x", "requeue"].map(str::to_owned)));
         let found = LoanTold::found(&directory);
         assert!(found.is_ended());
         assert_eq!(found.0, next.0);
