@@ -142,13 +142,17 @@ pub fn ended_by_hold(key: &JobKey, why: &str) -> String {
 }
 
 /// Why `jobfence hold` ends a scavenger. In bytes: what is free on the node, of which at least `short` must be, and what the job was granted
-/// and uses beyond that.
-pub fn ended_for_owners(free: u64, short: u64, (granted, beyond): (u64, u64)) -> String {
+/// and uses beyond that. Whether its user lets it run again is not known then.
+pub fn ended_for_owners(free: u64, short: u64, (granted, beyond): (u64, u64), is_requeued: bool) -> String {
     let [free, short, granted, beyond] = [free, short, granted, beyond].map(mebibytes);
+    let then = match is_requeued {
+        false => "Submit it again.",
+        true => "It is requeued if its user and the site allow that, and begins anew.",
+    };
     format!(
         "the node ran short of memory: {free} were free, and at least {short} must be. The job was granted {granted}, and used {beyond} \
-         more, which others have reserved (Scavenger). Submit it again. What a job is granted is never taken from it: with more of that, \
-         it loses less."
+         more, which others have reserved (Scavenger). {then} What a job is granted is never taken from it: with more of that, it loses \
+         less."
     )
 }
 
@@ -225,10 +229,17 @@ mod tests {
 
     #[test]
     fn who_loses_a_loan_reads_by_how_much_the_node_was_short() {
-        let said = ended_by_hold(&key(), &ended_for_owners(12 << 20, 20 << 20, (64 << 20, 86 << 20)));
+        let said = |is_requeued| {
+            ended_by_hold(&key(), &ended_for_owners(12 << 20, 20 << 20, (64 << 20, 86 << 20), is_requeued))
+        };
+        let (killed, requeued) = (said(false), said(true));
         let begin = "job 5 step batch: jobfence ended this job, since the node ran short of memory: 12.0 MiB were free, and at least 20.0 MiB must be. \
                      The job was granted 64.0 MiB, and used 86.0 MiB more, which others have reserved (Scavenger). ";
-        assert!(said.starts_with(begin) && !said.contains('\n'), "{said}");
+        for said in [&killed, &requeued] {
+            assert!(said.starts_with(begin) && !said.contains('\n'), "{said}");
+        }
+        let again = |said: &str| (said.contains("Submit it again."), said.contains("It is requeued if "));
+        assert_eq!((again(&killed), again(&requeued)), ((true, false), (false, true)));
     }
 
     #[test]

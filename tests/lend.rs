@@ -559,7 +559,7 @@ fn who_is_no_scavenger_was_not_ended() {
     let Some(site) = Site::new("lend", "owner", &["7"]) else { return };
     for (setting, is_told) in [("Scavenger=yes", true), ("Scavenger=no", false)] {
         site.opens("7", "64M", &["-o", setting]);
-        let note = loan::note(1 << 20, "lent\t\tx", "0 0 0 0 1", Some("the node ran short"));
+        let note = loan::note(1 << 20, "lent\t\tx", "0 0 0 0 1", Some(("the node ran short", false)));
         mark::set_lent(&Dir::open(&site.directories("7").0).unwrap(), &note).unwrap();
         let closed = site.command(&["close", "--job", "7"]).output().unwrap();
         let said = String::from_utf8(closed.stderr).unwrap();

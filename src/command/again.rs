@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory.
+//! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory. `ScavengerEnd`: a batch job that
+//! was ended for owners of memory is requeued as it was.
 //!
 //! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
 //! at the job's scheduler, and `files` keeps what was begun. `looking` is a child of `jobfence hold` that does it, and `chore` what `hold`
@@ -16,11 +17,12 @@ mod steps;
 use std::time::Instant;
 
 use jobfence::facts::Facts;
+use jobfence::fence::living::LivingStep;
 
-pub use chore::{AgainWatch, doubts_here, is_wanted};
+pub use chore::{AgainKey, AgainWatch, doubts_here};
 pub use files::{Refusals, WaitingRun};
 pub use killed::{KilledRun, is_at_limit};
-pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
+pub use size::{AskedMemory, MemoryBounds, MemoryUnit, NextRun};
 
 /// Makes of the facts in a job's line what is certain of them.
 pub type LoggedFacts = Box<dyn Fn(Facts) -> Facts>;
@@ -42,10 +44,15 @@ pub trait AgainPart {
         true
     }
 
+    /// Whether this step is the script of a job that this can have run again, if its scheduler lets it.
+    fn has_script(&self, _step: &LivingStep<'_>) -> bool {
+        false
+    }
+
     /// What the scheduler knows of the job now. The error says why it cannot be asked now.
     fn look(&self, run: &KilledRun, deadline: Instant) -> Result<JobNow, String>;
 
-    /// Puts the job back into its queue, where it is held.
+    /// Puts the job back into its queue. There it is held, unless its next run has what it had before.
     fn requeue(&self, run: &KilledRun, deadline: Instant) -> Result<(), AgainTrouble>;
 
     /// Has a job in the queue ask for so much memory.
@@ -65,6 +72,8 @@ pub enum JobNow {
     Ending { restarts: u32 },
     /// The run has failed, and the job may be requeued. `restarts`: likewise.
     Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
+    /// A run that was ended for owners has failed by that, and the job may be requeued as it is. `restarts`: likewise.
+    Ended { restarts: u32 },
     /// The next run waits, and is held since it was requeued. `asked`: what it asks for, if that is understood.
     Held { asked: Option<AskedMemory> },
     /// The next run is not held, or has begun.

@@ -28,6 +28,7 @@ use jobfence::schedulers::slurm::cores::Topology;
 use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::prolog::gpus::{self, GpuSources};
 
+use crate::again::AgainKey;
 use crate::command::Failure;
 use crate::resctrl::{NodeResctrl, WantedShares};
 use crate::schedulers::slurm::node;
@@ -141,12 +142,21 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
                 if lend::lends_unused(config) && config.scavenger {
                     let unused = words::setting("MemoryPoolUnused", resolved);
                     println!("           and what others do not touch, by {unused}: ended if the node is short");
+                    let then = words::setting("ScavengerEnd", resolved);
+                    if config.scavenger_end && again::doubts_here(AgainKey::ScavengerEnd, loaded).is_some() {
+                        println!(
+                            "           a batch job is then requeued, if its user allows it, by {then}: needs UsageLog"
+                        );
+                    }
                 }
             }
         }
     }
     say_shares(resolved, host);
-    if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(loaded).is_some() {
+    if config.on_out_of_memory.is_some()
+        && config.mode == Mode::Enforce
+        && again::doubts_here(AgainKey::OnOutOfMemory, loaded).is_some()
+    {
         let setting = words::setting("OnOutOfMemory", resolved);
         println!(
             "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"

@@ -84,7 +84,7 @@ mod tests {
         r#""cpu_pressure_full_seconds":0.000027,"memory_pressure_some_seconds":0.000028,"#,
         r#""memory_pressure_full_seconds":0.000029,"io_pressure_some_seconds":0.000030,"#,
         r#""io_pressure_full_seconds":0.000031,"rchar_bytes":32,"wchar_bytes":33,"job_cpu_seconds":0.000001,"job_memory_peak_bytes":7,"#,
-        r#""job_memory_lent_peak_bytes":8,"tasks":["#
+        r#""job_memory_lent_peak_bytes":8,"job_ended_for_owners":"requeue","tasks":["#
     );
 
     #[test]
@@ -119,7 +119,8 @@ mod tests {
             end: End::Reaped,
         };
         let ended = UNIX_EPOCH + Duration::from_millis(2500);
-        let account = Account { key: &key, ended, usage: &usage, job: &usage, lent: Some(8), ending };
+        let (lent, ended_for_owners) = (Some(8), Some("requeue"));
+        let account = Account { key: &key, ended, usage: &usage, job: &usage, lent, ended_for_owners, ending };
         let line = account.line();
         assert_eq!(line.get(..LINE.len()), Some(LINE), "{line}");
         assert!(line.ends_with("}],\"sentences\":[\"a\"]}"), "{line}");
@@ -155,6 +156,7 @@ mod tests {
             job_cpu_seconds: usage.cpu,
             job_memory_peak_bytes: Some(7),
             job_memory_lent_peak_bytes: Some(8),
+            job_ended_for_owners: text("requeue"),
             tasks: ending.tasks.to_vec(),
             sentences: ending.sentences.to_vec(),
             usage: usage.clone(),

@@ -327,6 +327,9 @@ keys! {
         /// So much of what jobs have reserved and not touched for five minutes is lent to jobs with Scavenger, too.
         /// If the node then runs short of memory, such a job is ended: the one that uses most of what it was lent.
         MemoryPoolUnused: memory_pool_unused: Percent = Percent::ZERO, percent!(0 to 100), node;
+        /// What becomes of a job with Scavenger that is ended for what it was lent.
+        // `true`: it is requeued. `least`: no job runs again unless the site has certainly asked for it.
+        ScavengerEnd: scavenger_end: bool = false, kinds::SCAVENGER_END, jobs(least);
         /// If the scheduler grants no memory to a job, its memory is limited as if so much had been granted.
         /// A scheduler may grant none because the job did not ask for any, or because the scheduler does not manage memory.
         DefaultRAMSpace: default_ram_space: Option<u64> = None, kinds::OPTIONAL_SIZE, jobs(least_limit);

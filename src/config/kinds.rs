@@ -89,6 +89,7 @@ words! {
         &[("no", Delegation::No), ("request", Delegation::Request), ("yes", Delegation::Yes)];
     IDLE_ACTION: IdleAction = "warn, signal or cancel",
         &[("warn", IdleAction::Warn), ("signal", IdleAction::Signal), ("cancel", IdleAction::Cancel)];
+    SCAVENGER_END: bool = "kill or requeue", &[("kill", false), ("requeue", true)];
     STRAYS_ACTION: StraysAction = "off, report, adopt or kill",
         &[
             ("off", StraysAction::Off), ("report", StraysAction::Report), ("adopt", StraysAction::Adopt),
@@ -398,6 +399,7 @@ mod tests {
         reads(&STORE_USAGE, "AdminComment", &StoreUsage::AdminComment);
         reads(&DELEGATION, "Request", &Delegation::Request);
         reads(&IDLE_ACTION, "Cancel", &IdleAction::Cancel);
+        reads(&SCAVENGER_END, "Requeue", &true);
         reads(&STRAYS_ACTION, "Kill", &StraysAction::Kill);
         reads(&LOGIN_LIMITS, "Always", &LoginLimits::Always);
         let budget = LoginBudget { time: Duration::from_secs(4 * 3600), cpus: Cpus::from_thousandths(500) };

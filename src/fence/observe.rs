@@ -308,9 +308,13 @@ impl Fence {
 
     /// What jobfence.service has noted of the memory that the job is lent. `None`: nothing.
     pub fn lent(&self, what: LoanLine) -> Option<String> {
+        loan::line(&self.loan()?, what).map(str::to_owned)
+    }
+
+    /// All of it, as [`loan::line`] reads it.
+    pub fn loan(&self) -> Option<String> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
-        let note = mark::lent(&*tree.job().ok()?).ok()??;
-        loan::line(&note, what).map(str::to_owned)
+        mark::lent(&*tree.job().ok()?).ok()?
     }
 
     /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),

@@ -78,7 +78,7 @@ impl DeadStep {
             sentences: &[],
             end: End::Reaped,
         };
-        Account { key, ended: SystemTime::now(), usage: step, job, lent: None, ending }.line()
+        Account { key, ended: SystemTime::now(), usage: step, job, lent: None, ended_for_owners: None, ending }.line()
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::facts::Fact;
 use crate::fence::Fence;
 use crate::figures::{LimitedTo, Usage};
-use crate::record::loan::LoanLine;
+use crate::record::loan::{self, LoanLine};
 use crate::report::account::{Account, Ending};
 use crate::report::usage_log::UsageLog;
 
@@ -28,9 +28,13 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
         facts.node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).into();
     }
     let job = fence.job_usage();
-    let lent = config.memory_pool.and_then(|_| fence.lent(LoanLine::Most)?.parse().ok());
+    let loan = config.memory_pool.and_then(|_| fence.loan());
+    let of_loan = |which| loan::line(loan.as_deref()?, which);
+    let lent = of_loan(LoanLine::Most).and_then(|most| most.parse().ok());
+    let ended_for_owners = of_loan(LoanLine::AfterEnd);
     let ending = Ending { facts: &facts, ..*ending };
-    Some(Account { key: fence.key(), ended: SystemTime::now(), usage, job: &job, lent, ending }.line())
+    let (key, ended) = (fence.key(), SystemTime::now());
+    Some(Account { key, ended, usage, job: &job, lent, ended_for_owners, ending }.line())
 }
 
 /// Adds that line to the usage log. A failure is no error of the step.

@@ -30,6 +30,8 @@ pub struct Account<'a> {
     pub job: &'a Usage,
     /// The most bytes that its job was lent beyond its memory limit at once. `None`: nothing, or not known.
     pub lent: Option<u64>,
+    /// What becomes of its job, which `jobfence hold` has ended for owners of memory (`record::loan`). `None`: it has not.
+    pub ended_for_owners: Option<&'a str>,
     /// What else is known.
     pub ending: Ending<'a>,
 }
@@ -193,6 +195,7 @@ line! { account, ending:
     job_cpu_seconds: seconds = account.job.cpu;
     job_memory_peak_bytes: number = account.job.memory_peak;
     job_memory_lent_peak_bytes: number = account.lent;
+    job_ended_for_owners: text = account.ended_for_owners;
     tasks: tasks = ending.tasks;
     sentences: texts = ending.sentences;
 }
@@ -299,6 +302,7 @@ mod tests {
             usage: &usage,
             job: &Usage::default(),
             lent: Some(9),
+            ended_for_owners: Some("kill"),
             ending: Ending {
                 holder: "manual",
                 run: 1,
@@ -325,6 +329,7 @@ mod tests {
             ("cpus_granted", serde_json::Value::Null),
             ("memory_granted_bytes", 7.into()),
             ("job_memory_lent_peak_bytes", 9.into()),
+            ("job_ended_for_owners", "kill".into()),
             ("cpus_limit", 1.5.into()),
             ("cpu_seconds", 1.5.into()),
             ("wall_seconds", 2.5.into()),

@@ -1905,7 +1905,8 @@ BREAKS = (
     ),
     Break(
         "who_loses_a_loan_is_not_told", "src/command/lend/loan_note.rs",
-        "why_ended: Some(why.to_owned()), ended", "why_ended: Some(why.to_owned()).filter(|_| false), ended",
+        "let ended = Some(NotedEnd { why: why.to_owned(), is_requeued, at: now() });",
+        "let ended = Some(NotedEnd { why: why.to_owned(), is_requeued, at: now() }).filter(|_| false);",
         "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(
@@ -1936,7 +1937,7 @@ BREAKS = (
     ),
     Break(
         "what_was_lent_is_not_in_the_log", "src/launch/account.rs",
-        "fence.lent(LoanLine::Most)?", "fence.lent(LoanLine::Most).filter(|_| false)?",
+        "of_loan(LoanLine::Most).and_then(", "of_loan(LoanLine::Most).filter(|_| false).and_then(",
         "host lend what_was_lent_and_came_back",
     ),
     Break(
@@ -2231,13 +2232,43 @@ BREAKS = (
         "slurm a_job_has_no_more_than_its_partition",
     ),
     Break(
+        "any_end_for_owners_has_a_job_run_again", "src/command/again/killed.rs",
+        "line.job_ended_for_owners.as_deref() == Some(REQUEUED)", "line.job_ended_for_owners.is_some()",
+        "unit a_script_that_was_ended_for_owners_is_found_by_the_mark_in_its_line",
+    ),
+    Break(
+        "one_key_has_the_runs_of_the_other_requeued", "src/command/again/steps.rs",
+        "true => config.scavenger_end,", "true => config.scavenger_end || config.on_out_of_memory.is_some(),",
+        "unit a_run_that_was_ended_for_owners_is_requeued_as_it_was",
+    ),
+    Break(
+        "what_is_not_held_is_tried_for_ever", "src/command/again/steps.rs",
+        "if waiting.begun == Some(NextRun::Same) && waiting.tries >= TRIES {", "if waiting.begun == Some(NextRun::Same) && waiting.tries > TRIES {",
+        "unit a_run_that_was_ended_for_owners_is_tried_so_often",
+    ),
+    Break(
+        "a_scavenger_that_comes_back_is_held", "src/schedulers/slurm/command/again.rs",
+        'if run.is_ended_for_owners() { "requeue" }', 'if run.is_ended_for_owners() { "requeuehold" }',
+        "slurm scavenger_comes_back",
+    ),
+    Break(
+        "who_comes_back_reads_nothing_of_it", "src/schedulers/slurm/spank/restart.rs",
+        "config.scavenger && config.scavenger_end", "config.scavenger && !config.scavenger_end",
+        "slurm scavenger_comes_back",
+    ),
+    Break(
+        "what_becomes_of_a_scavenger_is_not_noted", "src/command/lend/loan_note.rs",
+        "ended: Some((why.to_owned(), is_requeued)), ..loan", "ended: Some((why.to_owned(), false)), ..loan",
+        "unit a_user_reads_of_the_largest_loan_and_of_its_return",
+    ),
+    Break(
         "a_script_that_went_on_runs_again", "src/command/again/killed.rs",
         "if line.exit.is_none_or(Exit::is_success) {", "if line.exit.is_none() {",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(
         "any_failure_has_a_job_run_again", "src/command/again/killed.rs",
-        "            if was_killed {\n                return KilledRun::from_line(line);", "            if step == BATCH {\n                return KilledRun::from_line(line);",
+        "if was_killed || is_ended_for_owners(&line) {", "if was_killed || step == BATCH {",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(
@@ -2287,8 +2318,8 @@ BREAKS = (
     ),
     Break(
         "a_held_job_is_left_held", "src/command/again/steps.rs",
-        "(JobNow::Held { asked }, Some(_)) => ask_and_let_go(waiting, part, asked, (&job, now), deadline),",
-        "(JobNow::Held { .. }, Some(_)) => AfterLook::Done,",
+        "            ask_and_let_go(waiting, part, *asked, (&job, now), deadline)\n",
+        "            let _ = asked;\n            AfterLook::Done\n",
         "slurm hold_dies_while_it_requeues",
     ),
     Break(
@@ -2368,7 +2399,7 @@ BREAKS = (
     ),
     Break(
         "what_was_begun_ignores_what_holds_now", "src/command/again/steps.rs",
-        "Some(Ok(more)) if config.mode == Mode::Enforce => more,", "Some(Ok(more)) if config.mode == Mode::Enforce || begun.is_some() => more,",
+        "Some(Ok(next)) if config.mode == Mode::Enforce => next,", "Some(Ok(next)) if config.mode == Mode::Enforce || begun.is_some() => next,",
         "unit what_holds_now_decides_on_a_job_that_has_only_failed",
     ),
     Break(
@@ -2488,7 +2519,7 @@ BREAKS = (
     ),
     Break(
         "what_a_run_was_lent_is_not_known", "src/command/again/steps.rs",
-        "let had = killed_at(&waiting.run, asked);", "let had = killed_at(&waiting.run, asked).min(asked.mib);",
+        "killed_at(run, *asked), bounds", "killed_at(run, *asked).min(asked.mib), bounds",
         "slurm ten_programs_outgrow_their_memory",
     ),
     Break(
@@ -2573,7 +2604,7 @@ BREAKS = (
     ),
     Break(
         "the_output_does_not_say_that_a_job_runs_again", "src/schedulers/slurm/spank/restart.rs",
-        'filter(|_| key.step.as_str() == "batch")', 'filter(|_| key.step.as_str() == "0")',
+        'key.step.as_str() != "batch" => return', 'key.step.as_str() != "0" => return',
         "slurm a_job_runs_again_with_more",
     ),
     Break(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory` is to do. Nothing here waits.
+//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory` and `ScavengerEnd` are to do. Nothing here waits.
 //!
 //! At most one child runs. One that takes too long is killed, with the commands in its process group.
 
@@ -19,9 +19,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use super::decided;
 use super::files::AgainState;
 use super::looking::WORD;
+use super::{AgainPart, decided};
 use crate::configured::Configured;
 use crate::schedulers;
 use crate::table::printable;
@@ -38,8 +38,38 @@ const LONGEST: usize = 4096;
 /// The program, by a name that stays right when its file is replaced.
 const THIS: &str = "/proc/self/exe";
 
-/// The key.
-const KEY: &str = "OnOutOfMemory";
+/// A key that has jobs run again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgainKey {
+    OnOutOfMemory,
+    ScavengerEnd,
+}
+
+impl AgainKey {
+    pub const ALL: [Self; 2] = [Self::OnOutOfMemory, Self::ScavengerEnd];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnOutOfMemory => "OnOutOfMemory",
+            Self::ScavengerEnd => "ScavengerEnd",
+        }
+    }
+
+    /// Whether this part does what the key says. Only lines of the log tell of an end for owners.
+    fn is_for(self, part: &dyn AgainPart) -> bool {
+        self == Self::OnOutOfMemory || part.reads_log()
+    }
+
+    /// Whether it is set for any job.
+    pub fn is_set(self, config: &Config, loaded: Option<&Loaded>) -> bool {
+        let in_sections = || loaded.into_iter().flat_map(Loaded::sections).flat_map(|(_, settings)| settings);
+        let of_all = match self {
+            Self::OnOutOfMemory => config.on_out_of_memory.is_some(),
+            Self::ScavengerEnd => config.scavenger_end,
+        };
+        of_all || in_sections().any(|setting| setting.key().name == self.name())
+    }
+}
 
 /// Has a child look for each scheduler that can requeue.
 #[derive(Default)]
@@ -75,7 +105,8 @@ impl AgainWatch {
 
     /// The arguments of each look that is to be made now.
     fn looks(&mut self, configured: &Configured, config: &Config, loaded: Option<&Loaded>) -> VecDeque<Vec<OsString>> {
-        let is_on = config.mode != Mode::Off && config.reap_interval.is_some() && is_wanted(config, loaded);
+        let is_set = AgainKey::ALL.iter().any(|key| key.is_set(config, loaded));
+        let is_on = config.mode != Mode::Off && config.reap_interval.is_some() && is_set;
         let now = config.usage_log.as_deref();
         self.logs.extend(now.map(Path::to_owned));
         let mut looks = VecDeque::new();
@@ -134,7 +165,7 @@ impl AgainWatch {
     /// An error that stays is reported once.
     fn say(&mut self, said: Option<String>) {
         if let Some(error) = said.as_ref().filter(|_| said != self.said) {
-            log::error!("cannot have jobs run again that failed at their memory limits: {}", printable(error));
+            log::error!("cannot have jobs run again: {}", printable(error));
         }
         self.said = said;
     }
@@ -225,16 +256,11 @@ fn arguments(holder: &str, log: &Path, how: Option<&str>, configured: &Configure
     arguments
 }
 
-/// Whether the key is set for any job.
-pub fn is_wanted(config: &Config, loaded: Option<&Loaded>) -> bool {
-    let in_sections = || loaded.into_iter().flat_map(Loaded::sections).flat_map(|(_, settings)| settings);
-    config.on_out_of_memory.is_some() || in_sections().any(|setting| setting.key().name == KEY)
-}
-
-/// What keeps the schedulers here from having jobs run again. `None`: none of them can.
-pub fn doubts_here(loaded: &Loaded) -> Option<Vec<String>> {
+/// What keeps the schedulers here from having jobs run again by this key. `None`: none of them can.
+pub fn doubts_here(key: AgainKey, loaded: &Loaded) -> Option<Vec<String>> {
     let every = loaded.config.reap_interval.unwrap_or_default();
-    let here = schedulers::ALL.iter().filter_map(|part| part.again_here(loaded.file.as_deref(), every));
+    let parts = schedulers::ALL.iter().filter(|part| part.again().is_some_and(|again| key.is_for(again)));
+    let here = parts.filter_map(|part| part.again_here(loaded.file.as_deref(), every));
     here.reduce(|mut all, of_part| {
         all.extend(of_part);
         all
@@ -284,6 +310,23 @@ mod tests {
             assert_eq!(said.is_some(), patience != long, "{said:?}");
             is_over(&mut running);
         }
+    }
+
+    #[test]
+    fn each_key_has_a_look_made_where_lines_of_the_log_tell_of_it() {
+        let requeues = Config { scavenger_end: true, ..Config::default() };
+        assert_eq!(AgainKey::ALL.map(|key| key.is_set(&requeues, None)), [false, true]);
+        assert_eq!(AgainKey::ALL.map(|key| key.is_set(&Config::default(), None)), [false, false]);
+        let can = |key: AgainKey| {
+            let parts = schedulers::ALL.iter().filter_map(|part| part.again());
+            parts.filter(|part| key.is_for(*part)).map(|part| part.holder()).collect::<Vec<_>>()
+        };
+        let (of_memory, of_owners) = (can(AgainKey::OnOutOfMemory), can(AgainKey::ScavengerEnd));
+        assert!(of_memory.len() == 2 && of_owners.len() == 1 && of_memory.contains(&of_owners[0]), "{of_owners:?}");
+        let temp = tempfile::tempdir().unwrap();
+        let requeues = Config { usage_log: Some(temp.path().join("log")), ..requeues };
+        let configured = Configured { config: None, overrides: Vec::new() };
+        assert_eq!(AgainWatch::default().looks(&configured, &requeues, None).len(), 1);
     }
 
     #[test]

@@ -117,7 +117,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::again::{AskedMemory, KilledRun, MemoryUnit, Refusals};
+    use crate::again::{AskedMemory, KilledRun, MemoryUnit, NextRun, Refusals};
     use crate::logged::LoggedStep;
 
     const NAME: &str = "again-x";
@@ -125,7 +125,7 @@ mod tests {
     fn one(job: &str, began: f64) -> WaitingRun {
         let line = json!({"job": job, "uid": 0, "started_unix_seconds": began, "ended": "2025-11-25T03:00:10Z"});
         let run = KilledRun { restarts: Some(1), ..KilledRun::from_line(LoggedStep::new(line)).unwrap() };
-        let begun = Some(AskedMemory { unit: MemoryUnit::Host, mib: 150 });
+        let begun = Some(NextRun::More(AskedMemory { unit: MemoryUnit::Host, mib: 150 }));
         WaitingRun { run, begun, tries: 0, refused: Refusals::default() }
     }
 
@@ -164,7 +164,7 @@ mod tests {
             all.sort_by(|one, other| one.0.cmp(&other.0));
             all
         };
-        let more = Some(AskedMemory { unit: MemoryUnit::Host, mib: 150 });
+        let more = Some(NextRun::More(AskedMemory { unit: MemoryUnit::Host, mib: 150 }));
         let mut state = AgainState::load(&log, NAME).unwrap();
         take_over(&log, &mut state).unwrap();
         assert!(!is_there(&log, NAME));

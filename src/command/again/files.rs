@@ -14,7 +14,7 @@ use nix::unistd::{getegid, geteuid};
 use serde_json::{Value, json};
 
 use super::killed::{KilledRun, PartsOfRuns};
-use super::size::{AskedMemory, MemoryUnit};
+use super::size::{AskedMemory, MemoryUnit, NextRun};
 use crate::followed::LogPlace;
 use crate::logged::LoggedStep;
 use crate::table::printable;
@@ -30,8 +30,8 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Debug, Clone)]
 pub struct WaitingRun {
     pub run: KilledRun,
-    /// What its next run is to ask for, once that is decided: from then on, the job may be held by us.
-    pub begun: Option<AskedMemory>,
+    /// What its next run is to have, once that is decided. From then on, the job may be held by us if that is more.
+    pub begun: Option<NextRun>,
     /// How often something has failed for this run since then.
     pub tries: u64,
     /// What the scheduler has refused at the last attempts, one after the other. Any other outcome resets it.
@@ -50,10 +50,16 @@ pub struct Refusals {
 const UNITS: [(&str, MemoryUnit); 3] =
     [("node", MemoryUnit::Node), ("cpu", MemoryUnit::Cpu), ("host", MemoryUnit::Host)];
 
+/// A next run that has the same, as the file has it.
+const SAME: &str = "same";
+
 impl WaitingRun {
     pub fn json(&self) -> Value {
         let unit = |of: MemoryUnit| UNITS.iter().find(|(_, unit)| *unit == of).map(|(name, _)| *name);
-        let begun = self.begun.map(|begun| json!([unit(begun.unit), begun.mib]));
+        let begun = self.begun.map(|begun| match begun {
+            NextRun::Same => json!(SAME),
+            NextRun::More(more) => json!([unit(more.unit), more.mib]),
+        });
         let refused = (self.refused.count, self.refused.last);
         json!({
             "line": small(&self.run.line.json), "restarts": self.run.restarts, "begun": begun, "tries": self.tries,
@@ -64,8 +70,12 @@ impl WaitingRun {
     /// Reads what `json` wrote.
     pub fn from_json(one: &Value) -> Option<Self> {
         let unit = |text: &str| UNITS.iter().find(|(name, _)| *name == text).map(|(_, unit)| *unit);
-        let begun =
+        let more =
             |value: &Value| Some(AskedMemory { unit: unit(value.get(0)?.as_str()?)?, mib: value.get(1)?.as_u64()? });
+        let begun = |value: &Value| match value.as_str() {
+            Some(SAME) => Some(NextRun::Same),
+            _ => more(value).map(NextRun::More),
+        };
         let refused = |value: &Value| Some(Refusals { count: value.get(0)?.as_u64()?, last: value.get(1)?.as_u64()? });
         let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
         Some(Self {

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which runs of batch jobs failed after a kill at the job's memory limit, from the lines of the usage log.
+//! Which runs of batch jobs failed after a kill at the job's memory limit, or were ended for owners, from the lines of the usage log.
 //!
 //! The batch script decides: a job whose script succeeds has not failed, whatever was killed in it. The kill may be of one of the script's
 //! own processes, or of one in another step of the job on this node that has failed before the script ended. The lines of both come in any
 //! order, since a step daemon writes its own when it has tidied up. No line says when a process was killed, so a script that survives a kill
 //! and fails later for another reason is taken for one that fails by it.
+//!
+//! A run that was ended for owners of memory is found by its script's line alone: `jobfence hold` ends all processes of a job. Its mark on the
+//! job's directory, which only root can write, is in the line.
 
 use std::collections::BTreeMap;
 
 use jobfence::policy::Level;
+use jobfence::record::loan::REQUEUED;
 use jobfence::report::account::{Exit, REAPED, SCHEMA};
 use serde_json::{Value, json};
 
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
+use crate::table::printable;
 
 /// The step of a batch script.
 const BATCH: &str = "batch";
@@ -34,7 +39,7 @@ const MOST_STEPS: usize = 100;
 /// A member that is added to the script's line, if the step that made the script fail had less memory than the job.
 const SMALLER: &str = "killed_step_is_smaller";
 
-/// A run of a batch job that failed after a process of the job was killed at the job's memory limit.
+/// A run of a batch job that failed after a process of the job was killed at the job's memory limit, or that was ended for owners.
 #[derive(Debug, Clone)]
 pub struct KilledRun {
     /// The line of its batch script.
@@ -72,6 +77,20 @@ impl KilledRun {
     /// How many CPUs it had on this node, at least one.
     pub fn cpus(&self) -> u64 {
         cpus_of(&self.line)
+    }
+
+    /// Whether `jobfence hold` has ended it for owners of memory, and has told its user that it is requeued.
+    pub fn is_ended_for_owners(&self) -> bool {
+        is_ended_for_owners(&self.line)
+    }
+
+    /// Says that nothing more is done for it.
+    pub fn say_not_requeued(&self, job: &str, why: &str) {
+        let why = printable(why);
+        match self.is_ended_for_owners() {
+            true => log::warn!("{job} was ended for owners of memory, and is not requeued: {why}"),
+            false => log::warn!("{job} failed at its memory limit, and is not requeued: {why}"),
+        }
     }
 
     /// Whether the killed step had less memory than the job, but as much for each CPU. Then more memory for each CPU raises the step's
@@ -150,7 +169,7 @@ impl PartsOfRuns {
             if line.exit.is_none_or(Exit::is_success) {
                 return None;
             }
-            if was_killed {
+            if was_killed || is_ended_for_owners(&line) {
                 return KilledRun::from_line(line);
             }
             let run = kills.iter().find_map(|kill| kill.has_ended(&line));
@@ -232,6 +251,10 @@ impl PartsOfRuns {
         };
         Self(value.as_array().into_iter().flatten().filter_map(part).collect())
     }
+}
+
+fn is_ended_for_owners(line: &LoggedStep) -> bool {
+    line.job_ended_for_owners.as_deref() == Some(REQUEUED)
 }
 
 /// When a step began, in seconds since 1970.
@@ -345,6 +368,28 @@ mod tests {
         ] {
             assert!(found(&lines).is_empty(), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn a_script_that_was_ended_for_owners_is_found_by_the_mark_in_its_line() {
+        let of = |step: &str, status: i32, then: Value| {
+            let mut json = line(step, (1000, 1100), Some(status), "").json;
+            json["job_ended_for_owners"] = then;
+            let mut parts = PartsOfRuns::default();
+            // Only the line is kept, so it alone must say this.
+            let run = parts.add(LoggedStep::new(json), "h");
+            run.map(|run| KilledRun::from_line(run.line).unwrap().is_ended_for_owners())
+        };
+        assert_eq!(of("batch", 137, "requeue".into()), Some(true));
+        for (step, status, then) in [
+            ("batch", 137, Value::Null),
+            ("batch", 137, "kill".into()),
+            ("batch", 0, "requeue".into()),
+            ("0", 137, "requeue".into()),
+        ] {
+            assert_eq!(of(step, status, then.clone()), None, "{step} {status} {then}");
+        }
+        assert_eq!(found(&[line("batch", (1000, 1100), Some(137), KILLED)]), [1000]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The child of `jobfence hold` that looks once for what `OnOutOfMemory` is to do: `jobfence again-look`. It is no command for people, so
+//! The child of `jobfence hold` that looks once for what `OnOutOfMemory` and `ScavengerEnd` are to do: `jobfence again-look`. It is no command for people, so
 //! the command line's definition does not have it.
 //!
 //! It waits for the scheduler's commands, for the users' name service and for users who stop what acts for them, and `hold` does not. It is
@@ -225,15 +225,14 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
         if waiting.len() < MOST {
             waiting.push(WaitingRun { run, begun: None, tries: 0, refused: Refusals::default() });
         } else {
-            let (job, why) = (format!("job {}", printable(&run.job)), format!("{MOST} others wait"));
-            log::warn!("{job} failed at its memory limit, and is not requeued: {why}");
+            run.say_not_requeued(&format!("job {}", printable(&run.job)), &format!("{MOST} others wait"));
         }
     });
     state.place = state.place.or(Some(NO_LOG));
     read
 }
 
-/// The configuration for a job. If the job's sections are not certain, `OnOutOfMemory` is off for it.
+/// The configuration for a job. If the job's sections are not certain, both keys are off for it.
 fn config_of(run: &KilledRun, loaded: &Loaded, known: &LoggedFacts) -> Config {
     let said = |text: &Option<String>| Fact::from(text.clone());
     let line = &run.line;
@@ -250,7 +249,7 @@ fn config_of(run: &KilledRun, loaded: &Loaded, known: &LoggedFacts) -> Config {
     user::know(&mut facts, &loaded.asked());
     match life::resolve(loaded, facts) {
         Ok(resolved) => resolved.config,
-        Err(_) => Config { on_out_of_memory: None, ..loaded.config.clone() },
+        Err(_) => Config { on_out_of_memory: None, scavenger_end: false, ..loaded.config.clone() },
     }
 }
 

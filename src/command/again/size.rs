@@ -38,6 +38,24 @@ pub struct MemoryBounds {
     pub fewest_cpus: u64,
 }
 
+/// What the next run of a job has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextRun {
+    /// What it had before.
+    Same,
+    /// More.
+    More(AskedMemory),
+}
+
+impl fmt::Display for NextRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.write_str("the same as before"),
+            Self::More(asked) => asked.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for AskedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = match self.unit {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One killed run after the other: what is done at its scheduler, and what is said of it.
 //!
-//! The job is requeued and held, asks for more, and is let go. Each of these is done only after a look that says that it is still to be done,
+//! The job is requeued and held, asks for more, and is let go. One that was ended for owners is only requeued. Each of these is done only after a look that says that it is still to be done,
 //! and what was decided is kept before the first, with the scheduler's own count of restarts. So whenever `jobfence hold` ends, the next one
 //! goes on from there. The count grows with each requeue, so no kill leads to two.
 
@@ -11,7 +11,7 @@ use jobfence::config::{Config, Mode};
 
 use super::files::{Refusals, WaitingRun};
 use super::killed::said_limit;
-use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, size};
+use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, NextRun, size};
 use crate::idle::speed;
 use crate::living::user_name;
 use crate::table::printable;
@@ -74,12 +74,13 @@ fn go_on(
     // The line names the user. So no name service is asked, which may hang.
     let user = waiting.run.line.user.clone().unwrap_or_else(|| user_name(waiting.run.uid));
     let job = format!("job {} of {}", printable(&waiting.run.job), printable(&user));
+    let run = waiting.run.clone();
     let as_today = |why: &str| {
-        log::warn!("{job} failed at its memory limit, and is not requeued: {}", printable(why));
+        run.say_not_requeued(&job, why);
         AfterLook::Done
     };
     let is_late = waiting.run.ended.saturating_add(PATIENCE) < now;
-    if waiting.begun.is_none() && config.on_out_of_memory.is_none() {
+    if waiting.begun.is_none() && !is_wanted(&waiting.run, config) {
         return AfterLook::Done;
     }
     if waiting.begun.is_some() && waiting.tries == next_hour(waiting, now) {
@@ -91,42 +92,39 @@ fn go_on(
         Err(why) if waiting.begun.is_some() => return again_later(waiting, now, &job, &why),
         Err(why) if is_late || waiting.tries >= TRIES => return as_today(&why),
         Err(why) => {
-            log::debug!("{job} failed at its memory limit, and is looked at later: {why}");
+            log::debug!("{job} is looked at later: {why}");
             waiting.tries += 1;
             return AfterLook::Later;
         }
     };
     // The number of restarts at the first look tells this run from later ones.
-    if let JobNow::Ending { restarts } | JobNow::Failed { restarts, .. } = found {
+    if let JobNow::Ending { restarts } | JobNow::Failed { restarts, .. } | JobNow::Ended { restarts } = found {
         waiting.run.restarts.get_or_insert(restarts);
     }
-    match (found, waiting.begun) {
-        (JobNow::Other(why), _) => as_today(&why),
-        (JobNow::Ending { .. } | JobNow::Failed { .. }, begun) if is_late => {
+    match (&found, waiting.begun) {
+        (JobNow::Other(why), _) => as_today(why),
+        (JobNow::Ending { .. } | JobNow::Failed { .. } | JobNow::Ended { .. }, begun) if is_late => {
             let done = || as_today("it has ended more than an hour ago");
             unless_on_its_way(waiting, begun.is_some(), done)
         }
         (JobNow::Ending { .. }, _) => AfterLook::Later,
         // An earlier look wanted a requeue, but the job was not requeued. The configuration of now decides.
-        (JobNow::Failed { restarts, asked, bounds }, begun) => {
-            let wanted = config.on_out_of_memory.map(|again| {
-                let had = killed_at(&waiting.run, asked);
-                size::next(again, restarts, asked, had, &bounds).and_then(|more| raises(more, &waiting.run, config))
-            });
-            let more = match wanted {
-                Some(Ok(more)) if config.mode == Mode::Enforce => more,
+        (JobNow::Failed { .. } | JobNow::Ended { .. }, begun) => {
+            let wanted = wanted(&found, &waiting.run, config);
+            let next = match wanted {
+                Some(Ok(next)) if config.mode == Mode::Enforce => next,
                 wanted => {
                     let done = || match wanted {
                         None => AfterLook::Done,
                         Some(Err(why)) => as_today(&why),
-                        Some(Ok(more)) => as_today(&format!("Mode=observe. Otherwise it would ask for {more}")),
+                        Some(Ok(next)) => as_today(&format!("Mode=observe. Otherwise it would ask for {next}")),
                     };
                     return unless_on_its_way(waiting, begun.is_some(), done);
                 }
             };
-            if begun != Some(more) {
+            if begun != Some(next) {
                 let before = waiting.clone();
-                (waiting.begun, waiting.tries) = (Some(more), 0);
+                (waiting.begun, waiting.tries) = (Some(next), 0);
                 if let Err(why) = keep(waiting) {
                     *waiting = before;
                     waiting.tries += 1;
@@ -135,14 +133,45 @@ fn go_on(
             }
             requeue(waiting, part, (&job, now), deadline)
         }
-        (JobNow::Held { asked }, Some(_)) => ask_and_let_go(waiting, part, asked, (&job, now), deadline),
-        (JobNow::Held { .. }, None) => as_today("it was requeued and is held, and not by this node"),
-        (JobNow::Next, Some(more)) => {
+        (JobNow::Held { asked }, Some(NextRun::More(_))) => {
+            ask_and_let_go(waiting, part, *asked, (&job, now), deadline)
+        }
+        (JobNow::Held { .. }, _) => as_today("it was requeued and is held, and not by this node"),
+        (JobNow::Next, Some(NextRun::Same)) => requeued(waiting, &job),
+        (JobNow::Next, Some(NextRun::More(more))) => {
             log::info!("{job} failed at its memory limit and was requeued; it was to ask for {more}");
             AfterLook::Done
         }
         (JobNow::Next, None) => as_today("another run of it has begun, or waits, and not by this node"),
     }
+}
+
+/// Whether its job is to run again.
+fn is_wanted(run: &KilledRun, config: &Config) -> bool {
+    match run.is_ended_for_owners() {
+        true => config.scavenger_end,
+        false => config.on_out_of_memory.is_some(),
+    }
+}
+
+/// What the next run of a job is to have that was found so. `None`: there is to be none. The error says why there is none.
+fn wanted(found: &JobNow, run: &KilledRun, config: &Config) -> Option<Result<NextRun, String>> {
+    match found {
+        // Each such end is the site's doing, so no number of restarts is too many.
+        JobNow::Ended { .. } => is_wanted(run, config).then_some(Ok(NextRun::Same)),
+        JobNow::Failed { restarts, asked, bounds } => config.on_out_of_memory.map(|again| {
+            let more = size::next(again, *restarts, *asked, killed_at(run, *asked), bounds);
+            more.and_then(|more| raises(more, run, config)).map(NextRun::More)
+        }),
+        _ => None,
+    }
+}
+
+/// A job that was ended for owners is in its queue again.
+fn requeued(waiting: &WaitingRun, job: &str) -> AfterLook {
+    let restart = waiting.run.restarts.unwrap_or_default().saturating_add(1);
+    log::warn!("{job} was ended for owners of memory, and is requeued (restart {restart})");
+    AfterLook::Done
 }
 
 /// The limit at which a run was killed, in MiB as it was asked for: more than that, if it was lent some. Its script's line says that limit, if
@@ -186,12 +215,13 @@ fn unless_on_its_way(waiting: &mut WaitingRun, was_begun: bool, done: impl FnOnc
 
 fn requeue(waiting: &mut WaitingRun, part: &dyn AgainPart, (job, now): (&str, u64), deadline: Instant) -> AfterLook {
     match part.requeue(&waiting.run, deadline) {
+        Ok(()) if waiting.begun == Some(NextRun::Same) => requeued(waiting, job),
         Ok(()) => ask_and_let_go(waiting, part, None, (job, now), deadline),
         Err(AgainTrouble::Refused(why)) => match part.look(&waiting.run, deadline) {
             // The scheduler has carried out an earlier command late.
             Ok(JobNow::Held { asked }) => ask_and_let_go(waiting, part, asked, (job, now), deadline),
-            Ok(JobNow::Failed { .. } | JobNow::Other(_)) => {
-                log::warn!("{job} failed at its memory limit, and is not requeued: {}", printable(&why));
+            Ok(JobNow::Failed { .. } | JobNow::Ended { .. } | JobNow::Other(_)) => {
+                waiting.run.say_not_requeued(job, &why);
                 AfterLook::Done
             }
             _ => again_later(waiting, now, job, &why),
@@ -208,7 +238,7 @@ fn ask_and_let_go(
     (job, now): (&str, u64),
     deadline: Instant,
 ) -> AfterLook {
-    let Some(more) = waiting.begun else { return AfterLook::Done };
+    let Some(NextRun::More(more)) = waiting.begun else { return AfterLook::Later };
     if asked != Some(more)
         && let Err(trouble) = part.ask_for(&waiting.run, more, deadline)
     {
@@ -248,7 +278,7 @@ fn cancel(
     (job, now): (&str, u64),
     deadline: Instant,
 ) -> AfterLook {
-    let Some(more) = waiting.begun else { return AfterLook::Done };
+    let Some(NextRun::More(more)) = waiting.begun else { return AfterLook::Done };
     match part.cancel(&waiting.run, deadline) {
         Ok(()) => {
             log::warn!(
@@ -266,17 +296,21 @@ fn next_hour(waiting: &WaitingRun, now: u64) -> u64 {
     (TRIES + 1).saturating_add(now.saturating_sub(waiting.run.ended) / HOUR)
 }
 
-/// Counts a failed attempt at a job that jobfence may have held. Attempts follow at each look, and later each hour, for as long as the
+/// Counts a failed attempt. A job that is not held by jobfence is then given up. One that may be is not. Attempts follow at each look, and later each hour, for as long as the
 /// scheduler knows the job: nobody else would release it.
 fn again_later(waiting: &mut WaitingRun, now: u64, job: &str, why: &str) -> AfterLook {
+    if waiting.begun == Some(NextRun::Same) && waiting.tries >= TRIES {
+        waiting.run.say_not_requeued(job, why);
+        return AfterLook::Done;
+    }
     let why = printable(why);
     waiting.tries = if waiting.tries < TRIES { waiting.tries + 1 } else { next_hour(waiting, now) };
-    if waiting.tries == TRIES {
+    if waiting.tries == TRIES && waiting.begun != Some(NextRun::Same) {
         log::error!(
             "{job} failed at its memory limit, and may be held in the queue: {why}. It is tried again each hour"
         );
     } else {
-        log::debug!("{job} failed at its memory limit, and what follows is tried again: {why}");
+        log::debug!("{job} is looked at again: {why}");
     }
     AfterLook::Later
 }

@@ -10,7 +10,8 @@ use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
-use crate::{again, armed, login, report, strays};
+use crate::again::{self, AgainKey};
+use crate::{armed, lend, login, report, strays};
 
 /// Prints it for each of these keys.
 pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
@@ -28,7 +29,9 @@ pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
         of("MemoryPool", nothing_is_lent(loaded)),
         of("MemoryPoolUnused", nothing_unused_is_lent(loaded)),
     ];
-    let requeues = not_requeued(loaded).into_iter().filter_map(|what| of("OnOutOfMemory", Some(what)));
+    let of_key =
+        |key: AgainKey| not_requeued(key, loaded).into_iter().filter_map(move |what| of(key.name(), Some(what)));
+    let requeues = AgainKey::ALL.into_iter().flat_map(of_key);
     for line in lines.into_iter().flatten().chain(requeues) {
         rows.remark("usage", line);
     }
@@ -118,14 +121,18 @@ fn nothing_unused_is_lent(loaded: &Loaded) -> Option<String> {
     Some(format!("nothing that jobs have reserved is lent (MemoryPoolUnused) {why}"))
 }
 
-/// Why no job, or not each, would be requeued that was killed at its memory limit.
-fn not_requeued(loaded: &Loaded) -> Vec<String> {
+/// Why no job, or not each, would be requeued by this key.
+fn not_requeued(key: AgainKey, loaded: &Loaded) -> Vec<String> {
     let config = &loaded.config;
-    if !again::is_wanted(config, Some(loaded)) {
+    if !key.is_set(config, Some(loaded)) {
         return Vec::new();
     }
-    let doubts = again::doubts_here(loaded);
+    let doubts = again::doubts_here(key, loaded);
     let lack = [
+        (
+            key == AgainKey::ScavengerEnd && !lend::lends_unused(config),
+            "since nothing is lent that jobs have reserved (MemoryPoolUnused)",
+        ),
         (doubts.is_none(), "since no scheduler here lets jobfence have a job run again"),
         (config.mode != Mode::Enforce, "without Mode=enforce"),
         (config.usage_log.is_none(), "without UsageLog"),

@@ -57,6 +57,8 @@ pub struct Borrower {
     pub most: Percent,
     /// Whether it may be lent what others have reserved and not touched, and be ended for that.
     pub is_scavenger: bool,
+    /// Whether it is requeued then, if its user allows that.
+    pub is_requeued: bool,
     /// What it has not touched of its own.
     pub touched: Touched,
     /// When it was ended, and when that is found not to be so.
@@ -103,6 +105,7 @@ impl Borrower {
             uid,
             most: Percent::HUNDRED,
             is_scavenger: false,
+            is_requeued: false,
             touched: Touched::new(Instant::now()),
             ended: None,
             lives_on: None,
@@ -337,11 +340,8 @@ impl Borrower {
                 mebibytes(used),
                 mebibytes(self.lent.grant)
             );
-            self.note.end(
-                &self.directory,
-                &self.lent,
-                &report::ended_for_owners(node.free, node.short(), (self.lent.grant, used)),
-            );
+            let why = report::ended_for_owners(node.free, node.short(), (self.lent.grant, used), self.is_requeued);
+            self.note.end(&self.directory, &self.lent, (&why, self.is_requeued));
         }
         if let Err(error) = mark::kill_all(seen, &dir) {
             let name = self.name();
@@ -738,7 +738,7 @@ mod tests {
         write(&job, "memory.current", 850);
         for is_told in [false, true] {
             if is_told {
-                LoanTold::default().end(&job.directory, &job.lent, "x");
+                LoanTold::default().end(&job.directory, &job.lent, ("x", false));
             }
             let mut next = Borrower::found(job.lent.clone(), job.directory.clone(), 7);
             next.is_scavenger = true;
@@ -759,7 +759,7 @@ mod tests {
         // One that frees what it was lent before anybody ends it, and one that does not die.
         for (used, may_end) in [(100, true), (850, false)] {
             write(&job, "memory.current", used);
-            job.note.end(&job.directory, &job.lent, "x");
+            job.note.end(&job.directory, &job.lent, ("x", false));
             (job.ended, job.lives_on) = (Some(Instant::now()), Some(Instant::now() + LIVES_ON));
             assert!(job.look(&run_dir).unwrap());
             assert_eq!((why().as_deref(), job.may_end()), (Some("x"), false), "{used}");

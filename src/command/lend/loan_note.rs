@@ -31,14 +31,20 @@ struct TellableLoan {
     until: u64,
     /// The job's own limit since then.
     own: u64,
-    /// Why the job was ended, and when. 0: it was not.
-    why_ended: Option<String>,
-    ended: u64,
+    ended: Option<NotedEnd>,
+}
+
+/// That and why the job was ended, whether it is requeued, and when that was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NotedEnd {
+    why: String,
+    is_requeued: bool,
+    at: u64,
 }
 
 impl TellableLoan {
     fn note(&self) -> String {
-        let Self { most, grant, since, until, own, why_ended, ended } = self;
+        let Self { most, grant, since, until, own, ended } = self;
         let at = |seconds: u64| minute(&utc(UNIX_EPOCH + Duration::from_secs(seconds)));
         let then = match *until {
             0 => String::new(),
@@ -52,18 +58,22 @@ impl TellableLoan {
             binary(*grant),
             at(*since)
         );
-        loan::note(*most, &row, &format!("{grant} {since} {until} {own} {ended}"), why_ended.as_deref())
+        let end = ended.as_ref().map(|end| (end.why.as_str(), end.is_requeued));
+        let ended = ended.as_ref().map_or(0, |end| end.at);
+        loan::note(*most, &row, &format!("{grant} {since} {until} {own} {ended}"), end)
     }
 
     fn from_note(note: &str) -> Option<Self> {
         let line = |which| loan::line(note, which);
         let mut numbers = line(LoanLine::OfHold)?.split(' ').map_while(|number| number.parse().ok());
         let mut number = || numbers.next();
-        let (grant, since, until, own, ended) = (number()?, number()?, number()?, number()?, number()?);
+        let (grant, since, until, own, at) = (number()?, number()?, number()?, number()?, number()?);
         // What is no time of a clock's is no note.
-        let are_times = [since, until, ended].iter().all(|seconds| u32::try_from(*seconds).is_ok());
+        let are_times = [since, until, at].iter().all(|seconds| u32::try_from(*seconds).is_ok());
         let most = line(LoanLine::Most)?.parse().ok().filter(|_| are_times)?;
-        Some(Self { most, grant, since, until, own, why_ended: line(LoanLine::WhyEnded).map(str::to_owned), ended })
+        let is_requeued = line(LoanLine::AfterEnd) == Some(loan::REQUEUED);
+        let ended = line(LoanLine::WhyEnded).map(|why| NotedEnd { why: why.to_owned(), is_requeued, at });
+        Some(Self { most, grant, since, until, own, ended })
     }
 }
 
@@ -76,8 +86,8 @@ impl LoanTold {
 
     /// How long ago the job was ended. `None`: it was not, as far as the note says.
     pub fn since_end(&self) -> Option<Duration> {
-        let loan = self.0.as_ref().filter(|loan| loan.why_ended.is_some())?;
-        Some(Duration::from_secs(now().saturating_sub(loan.ended)))
+        let end = self.0.as_ref()?.ended.as_ref()?;
+        Some(Duration::from_secs(now().saturating_sub(end.at)))
     }
 
     /// Follows what the job is lent.
@@ -100,19 +110,19 @@ impl LoanTold {
         self.write(directory, before, loan);
     }
 
-    /// Notes that the job is ended.
-    pub fn end(&mut self, directory: &JobDirectory, lent: &JobLent, why: &str) {
+    /// Notes that the job is ended, why, and whether it is requeued.
+    pub fn end(&mut self, directory: &JobDirectory, lent: &JobLent, (why, is_requeued): (&str, bool)) {
         self.follow(directory, lent);
         let before = self.0.take();
         let loan = before.clone().unwrap_or_default();
-        let loan = TellableLoan { why_ended: Some(why.to_owned()), ended: now(), ..loan };
-        self.write(directory, before, loan);
+        let ended = Some(NotedEnd { why: why.to_owned(), is_requeued, at: now() });
+        self.write(directory, before, TellableLoan { ended, ..loan });
     }
 
     /// Takes back that the job was ended: it lives on, and whatever ends it later is something else.
     pub fn withdraw(&mut self, directory: &JobDirectory) {
-        if let Some(before) = self.0.take_if(|loan| loan.why_ended.is_some()) {
-            let loan = TellableLoan { why_ended: None, ended: 0, ..before.clone() };
+        if let Some(before) = self.0.take_if(|loan| loan.ended.is_some()) {
+            let loan = TellableLoan { ended: None, ..before.clone() };
             self.write(directory, Some(before), loan);
         }
     }
@@ -170,8 +180,9 @@ mod tests {
         next.follow(&directory, &of(8));
         assert_eq!((most(), row().contains("given back")), (Some(32), false));
         assert_eq!((next.since_end(), line(LoanLine::WhyEnded)), (None, None));
-        next.end(&directory, &of(16), "x");
-        assert_eq!((most(), line(LoanLine::WhyEnded).as_deref()), (Some(32), Some("x")));
+        next.end(&directory, &of(16), ("x", true));
+        let ended = || [LoanLine::WhyEnded, LoanLine::AfterEnd].map(|which| line(which).unwrap());
+        assert_eq!((most(), ended()), (Some(32), ["x", "requeue"].map(str::to_owned)));
         let mut found = LoanTold::found(&directory);
         assert!(found.since_end().is_some_and(|since| since < Duration::from_secs(60)));
         assert_eq!(found.0, next.0);

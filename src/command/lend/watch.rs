@@ -29,6 +29,7 @@ use super::reserved::{FoundLimit, Reserved};
 use crate::idle::speed;
 use crate::job_keys;
 use crate::kept;
+use crate::schedulers;
 use crate::table::printable;
 
 /// When to look for new jobs after a step has begun: it makes its directories and limits a moment later, and its program may then need
@@ -69,7 +70,7 @@ const MOST_LOWERING: usize = 8;
 const MARKING: Duration = Duration::from_millis(20);
 
 /// Which sections matter.
-const KEYS: [&str; 3] = ["ElasticRAMPercent", "Mode", "Scavenger"];
+const KEYS: [&str; 4] = ["ElasticRAMPercent", "Mode", "Scavenger", "ScavengerEnd"];
 
 /// What a job may be lent.
 #[derive(Debug, Clone, Copy)]
@@ -78,10 +79,12 @@ struct Entitled {
     most: Percent,
     /// Whether it may be lent what others have reserved and not touched.
     is_scavenger: bool,
+    /// Whether it is requeued if it is ended for that.
+    is_requeued: bool,
 }
 
 impl Entitled {
-    const NOTHING: Self = Self { most: Percent::HUNDRED, is_scavenger: false };
+    const NOTHING: Self = Self { most: Percent::HUNDRED, is_scavenger: false, is_requeued: false };
 }
 
 /// All jobs that may be lent memory.
@@ -237,7 +240,7 @@ impl LendWatch {
         let noted = JobRecords::existing(&config.run_dir).ok().flatten();
         let (mut found, mut others) = (BTreeSet::new(), BTreeMap::new());
         let mut planned: BTreeMap<PathBuf, u64> = BTreeMap::new();
-        let asked = asked(config, &steps);
+        let (asked, scripts) = (asked(config, &steps), scripts(config, &steps));
         let mut why = unseen.iter().chain(&more).next().map(ToString::to_string);
         for step in &steps {
             let (directory, is_theirs) = match JobDirectory::of_step(step) {
@@ -256,6 +259,7 @@ impl LendWatch {
             let mut entitled =
                 if is_theirs { Entitled::NOTHING } else { entitled((config, loaded), (noted.as_ref(), &host), step) };
             entitled.most = asked.get(&directory.path).map_or(entitled.most, |asked| entitled.most.min(*asked));
+            entitled.is_requeued &= scripts.contains(&directory.path);
             if self.is_borrower(&config.run_dir, step, &directory, entitled) {
                 found.insert(directory.path);
                 continue;
@@ -306,11 +310,11 @@ impl LendWatch {
         run_dir: &Path,
         step: &LivingStep<'_>,
         directory: &JobDirectory,
-        Entitled { most, is_scavenger }: Entitled,
+        Entitled { most, is_scavenger, is_requeued }: Entitled,
     ) -> bool {
         if let Some(known) = self.jobs.get_mut(&directory.path) {
             if known.directory == *directory {
-                (known.most, known.is_scavenger) = (most, is_scavenger);
+                (known.most, known.is_scavenger, known.is_requeued) = (most, is_scavenger, is_requeued);
                 return most > Percent::HUNDRED || known.has_loan();
             }
             // Another job has got the name.
@@ -339,7 +343,7 @@ impl LendWatch {
             marked: false,
         };
         let mut job = Borrower::new(lent, directory.clone(), uid);
-        (job.most, job.is_scavenger) = (most, is_scavenger);
+        (job.most, job.is_scavenger, job.is_requeued) = (most, is_scavenger, is_requeued);
         self.jobs.insert(directory.path.clone(), job);
         true
     }
@@ -447,6 +451,19 @@ fn asked(config: &Config, steps: &[LivingStep<'_>]) -> BTreeMap<PathBuf, Percent
     all
 }
 
+/// The directories of the jobs whose scripts run on this node, and whose scheduler lets `jobfence hold` have such a job run again.
+fn scripts(config: &Config, steps: &[LivingStep<'_>]) -> BTreeSet<PathBuf> {
+    let can_look = config.usage_log.is_some() && config.reap_interval.is_some();
+    let runs_again = |step: &&LivingStep<'_>| {
+        schedulers::ALL.iter().filter_map(|part| part.again()).any(|again| again.has_script(step))
+    };
+    let of_scripts = steps.iter().filter(|_| can_look).filter(runs_again);
+    of_scripts
+        .filter_map(|step| step.places.iter().find(|place| place.hierarchy.has("memory")))
+        .map(|place| place.job.clone())
+        .collect()
+}
+
 /// Whether the site lends what jobs have reserved and not touched. Without a reserve, no scavenger would be ended in time.
 pub fn lends_unused(config: &Config) -> bool {
     is_on(config) && config.memory_pool_unused > Percent::ZERO && config.memory_pool_reserve.is_some()
@@ -461,6 +478,7 @@ fn entitled(
     let of = |config: &Config| Entitled {
         most: if is_on(config) { config.elastic_ram } else { Percent::HUNDRED },
         is_scavenger: lends_unused(config) && config.scavenger,
+        is_requeued: config.scavenger_end,
     };
     match job_keys::of_step(&KEYS, loaded, known, step) {
         None => of(config),

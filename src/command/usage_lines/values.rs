@@ -31,7 +31,7 @@ members! {
     memory_huge_pages_bytes memory_swap_bytes memory_high_events memory_max_events oom_kills processes_peak forks_refused read_bytes
     written_bytes read_operations write_operations disks cpu_pressure_some_seconds cpu_pressure_full_seconds memory_pressure_some_seconds
     memory_pressure_full_seconds io_pressure_some_seconds io_pressure_full_seconds rchar_bytes wchar_bytes job_cpu_seconds
-    job_memory_peak_bytes job_memory_lent_peak_bytes tasks sentences
+    job_memory_peak_bytes job_memory_lent_peak_bytes job_ended_for_owners tasks sentences
 }
 
 /// A text as the line has it.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """MemoryPool: a job that outgrows its memory goes on, and what it frees comes back; a scavenger gives way to an owner."""
 
+import contextlib
 import json
 
 from contract import kernel
@@ -8,10 +9,12 @@ from contract.harness import PYTHON, case, expect, expect_equal, expect_in, expe
 from contract.sites import until
 from ..harness import expect_not_drained
 from ..sites import InstalledSite
+from .again import asks_for, start, until_said
 from .idle import shown
 from .stored import held
 
 MIB = 1 << 20
+NOTHING_LENT = "nothing is lent in Slurm's own directories"
 
 # Has as many MiB as the file says.
 PROGRAM = f"""
@@ -64,7 +67,7 @@ def outgrows_its_memory(site):
         group = fenced(site, jobid)
         if not group.own:
             site.scancel(jobid)
-            return "nothing is lent in Slurm's own directories"
+            return NOTHING_LENT
 
         has(100)
         for mib in range(115, 281, 15):
@@ -96,22 +99,24 @@ def in_use(node):
     return (int(kernel.read(next(file for file in files if file.exists()))) - sum(caches)) / MIB
 
 
-@case(on=["private"], layout=False, patient=True)
-def scavenger_gives_way(site):
-    """On a node of 400 MiB it has what an owner has reserved and not touched, and ends when the owner needs that."""
+@contextlib.contextmanager
+def a_scavenger(site, then="kill", *options):
+    """On a node of 400 MiB it has what an owner has reserved and not touched: the two jobs, what each has, their fences, a function that
+    tells whether the scavenger has ended, of which each call lets the owner have more, and what `held` yields. `None` where nothing is lent."""
     owner, scavenger = site.users[:2]
     speed = 60 if site.for_tests else 1
     fast = {"program": site.for_tests, "variables": {"JOBFENCE_TEST_IDLE_SPEED": str(speed)}}
-    of_scavengers = f"100\n[User={scavenger}]\nScavenger=yes\nElasticRAMPercent=1000"
+    of_scavengers = f"100\n[User={scavenger}]\nScavenger=yes\nScavengerEnd={then}\nElasticRAMPercent=1000"
     pool = {"MemoryPool": "400M", "MemoryPoolReserve": "40M", "MemoryPoolUnused": of_scavengers}
     with held(site, **fast, UsageCard="always", **pool) as (log, said):
         owners, scavengers = Grows(site, owner), Grows(site, scavenger)
-        jobs = [site.submit(user, PROGRAM, "-n1", f"--mem={mib}") for user, mib in ((owner, 300), (scavenger, 64))]
+        jobs = [site.submit(owner, PROGRAM, "-n1", "--mem=300"), site.submit(scavenger, PROGRAM, "-n1", "--mem=64", *options)]
         groups = [fenced(site, jobid) for jobid in jobs]
         if not all(group.own for group in groups):
             for jobid in jobs:
                 site.scancel(jobid)
-            return "nothing is lent in Slurm's own directories"
+            yield None
+            return
         places = kernel.Group("/" + site.bases()[0]).directories()
         files = [place / name for place in places for name in ("memory.limit_in_bytes", "memory.max")]
         limit = next(file for file in files if file.exists())
@@ -127,7 +132,18 @@ def scavenger_gives_way(site):
             if in_use(limit.parent) < 382:
                 mib += 2
                 owners.has(mib)
-            return site.has_ended(jobs[1])
+            return site.has_ended(jobs[1]) or int(site.job(jobs[1]).get("Restarts") or 0)
+        yield jobs, (owners, scavengers), groups, has_ended, (log, said)
+
+
+@case(on=["private"], layout=False, patient=True)
+def scavenger_gives_way(site):
+    """It ends when the owner needs what it has reserved."""
+    scavenger = site.users[1]
+    with a_scavenger(site) as found:
+        if not found:
+            return NOTHING_LENT
+        jobs, (owners, _), groups, has_ended, (log, said) = found
         until(has_ended, 300, "the scavenger's end")
         expect_equal(site.wait(jobs[1]), "FAILED", "the scavenger's state")
         words = f"job {jobs[1]} of {scavenger} is ended: the node has only"
@@ -139,6 +155,7 @@ def scavenger_gives_way(site):
         output = " ".join(site.output(jobs[1]).split())
         expect_equal(output.count(f"job {jobs[1]} step batch: jobfence ended this job, since the node ran short of memory"), 1, output)
         expect_in("The job was granted 64.0 MiB, and used ", output, "what its user reads")
+        expect_in("(Scavenger). Submit it again.", output, "what its user reads")
         expect_match(r" lent at most [\d.]+ MiB beyond its limit of 64.0 MiB, from 20", output, "the card")
         expect("jobfence ended" not in site.output(jobs[0]), "the owner is told that it was ended")
         logged = log / "usage.jsonl"
@@ -148,5 +165,63 @@ def scavenger_gives_way(site):
         expect(of_scavenger["job_memory_lent_peak_bytes"] >= 80 * MIB, f"the scavenger's line: {of_scavenger}")
         expect_equal(of_owner["job_memory_lent_peak_bytes"], None, "what the owner was lent")
         expect_in("jobfence ended this job", str(of_scavenger["sentences"]), "the usage log")
+        expect_equal((of_scavenger["job_ended_for_owners"], of_owner["job_ended_for_owners"]), ("kill", None), "what becomes of them")
+        expect("requeued" not in kernel.read(said), f"hold says: {kernel.read(said)}")
     expect_not_drained(site)
     return "an owner has what it has reserved"
+
+
+REQUEUED = "It is requeued if its user and the site allow that, and begins anew."
+
+
+@case(on=["private"], layout=False, patient=True)
+def scavenger_comes_back(site):
+    """ScavengerEnd=requeue: it runs again by itself, with the same memory, and its output says so. The controller would let it wait for two
+    minutes: it is told to start at once."""
+    scavenger = site.users[1]
+    with a_scavenger(site, "requeue", "--open-mode=append") as found:
+        if not found:
+            return NOTHING_LENT
+        jobs, (owners, scavengers), groups, has_ended, (log, said) = found
+        until(has_ended, 300, "the scavenger's end")
+        until_said(said, f"job {jobs[1]} of {scavenger} was ended for owners of memory, and is requeued (restart 1)")
+        expect_equal(asks_for(site, jobs[1]), ["Node=64M"], "what it asks for")
+        waits = site.job(jobs[1])
+        expect(waits["JobState"] == "PENDING" and "held" not in waits.get("Reason", "").lower(), f"it waits, and is not held: {waits}")
+        owners.has(280)
+        expect_equal(groups[0].oom_kills(), 0, "kills of the owner")
+        owners.has(1)
+        expect_equal(site.wait(jobs[0]), "COMPLETED", "the owner's state")
+        scavengers.wants(1)
+        start(site, jobs[1])
+        expect_equal(site.wait(jobs[1]), "COMPLETED", f"the scavenger's state; hold says: {kernel.read(said)}")
+        expect_equal(site.job(jobs[1])["Restarts"], "1", "the restarts")
+        output = " ".join(site.output(jobs[1]).split())
+        expect_in(f"(Scavenger). {REQUEUED} What a job is granted", output, "what its user reads of its end")
+        expect_in("jobfence: this is restart 1 of the job, with 64.0 MiB of memory", output, "what its user reads of its start")
+        expect("Submit it again" not in output, output)
+        lines = [json.loads(line) for line in kernel.read(log / "usage.jsonl").splitlines()]
+        ended = [line["job_ended_for_owners"] for line in lines if line["job"] == str(jobs[1]) and line["step"] == "batch"]
+        expect_equal(ended, ["requeue", None], "what the usage log says of its runs")
+        expect("is not requeued" not in kernel.read(said), f"hold says: {kernel.read(said)}")
+    expect_not_drained(site)
+    return "it has run again"
+
+
+@case(on=["private"], layout=False, patient=True)
+def scavenger_does_not_come_back(site):
+    """Its user forbids that."""
+    scavenger = site.users[1]
+    with a_scavenger(site, "requeue", "--no-requeue") as found:
+        if not found:
+            return NOTHING_LENT
+        jobs, (owners, _), _, has_ended, (_, said) = found
+        until(has_ended, 300, "the scavenger's end")
+        until_said(said, f"job {jobs[1]} of {scavenger} was ended for owners of memory, and is not requeued: it may not be requeued "
+                         "(--no-requeue, or JobRequeue=0 in slurm.conf)")
+        expect_equal((site.wait(jobs[1]), site.job(jobs[1])["Restarts"]), ("FAILED", "0"), "its end")
+        expect_in(f"(Scavenger). {REQUEUED}", " ".join(site.output(jobs[1]).split()), "what its user reads")
+        owners.has(1)
+        expect_equal(site.wait(jobs[0]), "COMPLETED", "the owner's state")
+    expect_not_drained(site)
+    return "it has ended"

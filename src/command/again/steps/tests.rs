@@ -90,7 +90,11 @@ impl AgainPart for Fake {
             let bounds = MemoryBounds { per_node: self.most, ..MemoryBounds::default() };
             let restarts = self.restarts.get();
             let ending = JobNow::Ending { restarts };
-            if self.has_failed.get() { JobNow::Failed { restarts, asked, bounds } } else { ending }
+            match (self.has_failed.get(), run.is_ended_for_owners()) {
+                (true, true) => JobNow::Ended { restarts },
+                (true, false) => JobNow::Failed { restarts, asked, bounds },
+                (false, _) => ending,
+            }
         } else if self.is_held.get() && Some(self.restarts.get()) == run.restarts.map(|count| count + 1) {
             JobNow::Held { asked: Some(AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() }) }
         } else {
@@ -98,13 +102,13 @@ impl AgainPart for Fake {
         })
     }
 
-    fn requeue(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+    fn requeue(&self, run: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
         if !self.has_failed.get() {
             return Err(AgainTrouble::Refused("it is pending".to_owned()));
         }
         self.call("requeue", || {
             self.has_failed.set(false);
-            self.is_held.set(true);
+            self.is_held.set(!run.is_ended_for_owners());
             self.restarts.set(self.restarts.get() + 1);
         })
     }
@@ -128,6 +132,17 @@ fn waiting() -> WaitingRun {
     WaitingRun { run, begun: None, tries: 0, refused: Refusals::default() }
 }
 
+/// A run that was ended for owners of memory.
+fn ended() -> WaitingRun {
+    let mut json = waiting().run.line.json.clone();
+    json["job_ended_for_owners"] = "requeue".into();
+    WaitingRun { run: KilledRun::from_line(LoggedStep::new(json)).unwrap(), ..waiting() }
+}
+
+fn requeues() -> Config {
+    Config { scavenger_end: true, ..Config::default() }
+}
+
 fn config() -> Config {
     let again = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
     Config { on_out_of_memory: Some(again), ..Config::default() }
@@ -136,7 +151,10 @@ fn config() -> Config {
 /// Looks until nothing is left to do, or this often, at the times at which a refusal may follow another one. If `jobfence hold` dies, the
 /// next look knows only what this one has kept.
 fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
-    let mut kept = waiting();
+    looks_at(waiting(), fake, config, now)
+}
+
+fn looks_at(mut kept: WaitingRun, fake: &Fake, config: &Config, now: u64) -> AfterLook {
     for now in (0..5).map(|look| now + look * BETWEEN) {
         let mut one = kept.clone();
         let mut keep = |one: &WaitingRun| {
@@ -182,6 +200,50 @@ fn whenever_hold_dies_the_next_one_goes_on() {
             assert_eq!(ends, (1, 150, 2, false), "{calls} {is_done_at_last}");
         }
     }
+}
+
+/// It asks for nothing, and is never held: wherever `jobfence hold` dies, it is requeued once. No number of restarts is too many.
+#[test]
+fn a_run_that_was_ended_for_owners_is_requeued_as_it_was() {
+    for restarts in [0, 1, 1000] {
+        let fake = Fake { restarts: restarts.into(), ..Fake::new() };
+        assert_eq!(looks_at(ended(), &fake, &requeues(), ENDED), AfterLook::Done);
+        assert_eq!(*fake.calls.borrow(), ["requeue"]);
+        assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (100, restarts + 1, false));
+    }
+    for calls in 1..=4 {
+        for is_done_at_last in [false, true] {
+            let fake = Fake { left: calls.into(), is_done_at_last, ..Fake::new() };
+            assert_eq!(looks_at(ended(), &fake, &requeues(), ENDED), AfterLook::Done, "{calls}");
+            assert_eq!((fake.restarts.get(), fake.is_held.get()), (2, false), "{calls} {is_done_at_last}");
+        }
+    }
+    let untouched = |one: WaitingRun, fake: &Fake, config: &Config, now| {
+        looks_at(one, fake, config, now);
+        assert_eq!((fake.calls.borrow().len(), fake.restarts.get()), (0, 1));
+    };
+    // Each key is for its own runs.
+    untouched(ended(), &Fake::new(), &config(), ENDED);
+    untouched(waiting(), &Fake::new(), &requeues(), ENDED);
+    untouched(ended(), &Fake::new(), &Config { mode: Mode::Observe, ..requeues() }, ENDED);
+    untouched(ended(), &Fake { is_cancelled: true.into(), ..Fake::new() }, &requeues(), ENDED);
+    untouched(ended(), &Fake::new(), &requeues(), ENDED + PATIENCE + 1);
+    // Its user has requeued it, and holds it.
+    let other = Fake { restarts: 2.into(), is_held: true.into(), has_failed: false.into(), ..Fake::new() };
+    looks_at(WaitingRun { begun: Some(NextRun::Same), ..ended() }, &other, &requeues(), ENDED);
+    assert!(other.calls.borrow().is_empty() && other.is_held.get());
+}
+
+/// Nothing of it is held, so it is given up as one for which nothing was begun.
+#[test]
+fn a_run_that_was_ended_for_owners_is_tried_so_often() {
+    let fake = Fake { trouble: Some(("requeue", AgainTrouble::Unknown, false)), ..Fake::new() };
+    let mut one = ended();
+    let mut look = || follow(&mut one, &fake, &requeues(), ENDED, &mut |_| Ok(()), Instant::now());
+    assert_eq!((0..=TRIES).map(|_| look()).filter(|after| *after == AfterLook::Done).count(), 1);
+    let refused = Fake { trouble: Some(("requeue", AgainTrouble::Refused, false)), ..Fake::new() };
+    assert_eq!(looks_at(ended(), &refused, &requeues(), ENDED), AfterLook::Done);
+    assert_eq!(*refused.calls.borrow(), ["requeue"]);
 }
 
 #[test]
@@ -322,7 +384,7 @@ fn a_job_that_may_be_held_is_never_given_up() {
 #[test]
 fn what_holds_now_decides_on_a_job_that_has_only_failed() {
     let begun = || {
-        let begun = Some(AskedMemory { unit: MemoryUnit::Node, mib: 150 });
+        let begun = Some(NextRun::More(AskedMemory { unit: MemoryUnit::Node, mib: 150 }));
         WaitingRun { run: KilledRun { restarts: Some(1), ..waiting().run }, begun, ..waiting() }
     };
     for (config, now) in [

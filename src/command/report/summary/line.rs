@@ -48,7 +48,8 @@ mod tests {
             end: End::Closed,
         };
         let ended = UNIX_EPOCH + Duration::from_millis(2500);
-        Account { key: &key, ended, usage: &usage, job: &usage, lent: Some(8), ending }.line()
+        let (lent, ended_for_owners) = (Some(8), Some("kill"));
+        Account { key: &key, ended, usage: &usage, job: &usage, lent, ended_for_owners, ending }.line()
     }
 
     #[test]

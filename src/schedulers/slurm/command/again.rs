@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A batch job that failed at its memory limit: `scontrol requeuehold`, `update` and `release`, each in the name of the job's user.
+//! A batch job that failed at its memory limit: `scontrol requeuehold`, `update` and `release`, each in the name of the job's user. One that
+//! was ended for owners: `scontrol requeue`.
 //!
 //! slurmctld requeues a batch job that has ended as long as it knows it (MinJobAge), and counts that in its `RestartCnt`. It then lets the
 //! job wait, for two minutes by default, until the credential of the last run is void. An update of root's would lift the limits of the job's QOS and
@@ -14,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use jobfence::cpu_list::CpuList;
+use jobfence::fence::living::LivingStep;
 use jobfence::schedulers::slurm::HOLDER;
 use jobfence::sys::program::{AskedProgram, Silence};
 use nix::unistd::User;
@@ -22,7 +24,7 @@ use super::job::{KEPT, run_until};
 use crate::again::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryBounds, MemoryUnit};
 use crate::table::printable;
 
-/// Slurm, for `OnOutOfMemory`.
+/// Slurm, for `OnOutOfMemory` and `ScavengerEnd`.
 pub struct SlurmAgain;
 
 /// The fields of squeue. They are the same in all releases from 22.05 to 26.05.
@@ -63,6 +65,11 @@ impl AgainPart for SlurmAgain {
         HOLDER
     }
 
+    fn has_script(&self, step: &LivingStep<'_>) -> bool {
+        // Slurm's step daemon has made its fence, and no other program.
+        step.step == "batch" && step.record.as_ref().is_some_and(|record| record.shared.is_none())
+    }
+
     fn look(&self, run: &KilledRun, deadline: Instant) -> Result<JobNow, String> {
         let job = match queued(run, deadline) {
             Ok(Ok(job)) => job,
@@ -76,12 +83,15 @@ impl AgainPart for SlurmAgain {
                 Ok(JobNow::Held { asked: asked(&shown).ok() })
             }
             Some(now) => Ok(now),
+            None if run.is_ended_for_owners() => Ok(JobNow::Ended { restarts: job.restarts }),
             None => failed(&job, run, deadline),
         }
     }
 
     fn requeue(&self, run: &KilledRun, deadline: Instant) -> Result<(), AgainTrouble> {
-        self.tell(run, deadline, &|name| vec!["requeuehold".to_owned(), name.to_owned()])
+        // What asks for no more is not held, so nobody must let it go.
+        let word = if run.is_ended_for_owners() { "requeue" } else { "requeuehold" };
+        self.tell(run, deadline, &|name| vec![word.to_owned(), name.to_owned()])
     }
 
     fn ask_for(&self, run: &KilledRun, memory: AskedMemory, deadline: Instant) -> Result<(), AgainTrouble> {

@@ -17,7 +17,7 @@ use jobfence::schedulers::gridengine::spool::SpooledJob;
 use serde_json::json;
 
 use super::spool::Spool;
-use crate::again::{AgainTrouble, KilledRun, Refusals, WaitingRun, decided};
+use crate::again::{AgainTrouble, KilledRun, NextRun, Refusals, WaitingRun, decided};
 use crate::host::memory::of_meminfo;
 use crate::logged::LoggedStep;
 use crate::schedulers::gridengine::again::{
@@ -191,7 +191,7 @@ impl EndedRun<'_> {
         });
         let run = KilledRun::from_line(LoggedStep::new(line)).ok_or("its line is not understood")?;
         let run = KilledRun { restarts: Some(restarts), ..run };
-        Ok(WaitingRun { run, begun: Some(more.all), tries: 0, refused: Refusals::default() })
+        Ok(WaitingRun { run, begun: Some(NextRun::More(more.all)), tries: 0, refused: Refusals::default() })
     }
 
     /// Has its user hold the job, and tells execd. After a refusal, nothing more comes of it.
