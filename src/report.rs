@@ -151,8 +151,7 @@ pub fn ended_for_owners(free: u64, short: u64, (granted, beyond): (u64, u64), is
     };
     format!(
         "the node ran short of memory: {free} were free, and at least {short} must be. The job was granted {granted}, and used {beyond} \
-         more, which others have reserved (Scavenger). {then} What a job is granted is never taken from it: with more of that, it loses \
-         less."
+         more, which others have reserved (Scavenger). {then} A job that uses no more than it was granted is not ended for this."
     )
 }
 

@@ -2258,17 +2258,23 @@ BREAKS = (
     ),
     Break(
         "what_becomes_of_a_scavenger_is_not_noted", "src/command/lend/loan_note.rs",
-        "ended: Some((why.to_owned(), is_requeued)), ..loan", "ended: Some((why.to_owned(), false)), ..loan",
+        "why: why.to_owned(), is_requeued, at: now()", "why: why.to_owned(), is_requeued: false, at: now()",
         "unit a_user_reads_of_the_largest_loan_and_of_its_return",
     ),
     Break(
+        "who_was_ended_for_owners_failed_at_its_limit", "src/command/again/killed.rs",
+        "line.exit.is_none_or(Exit::is_success) || line.job_ended_for_owners.is_some() && !for_owners",
+        "line.exit.is_none_or(Exit::is_success)",
+        "unit a_script_that_was_ended_for_owners_is_found_by_the_mark_in_its_line",
+    ),
+    Break(
         "a_script_that_went_on_runs_again", "src/command/again/killed.rs",
-        "if line.exit.is_none_or(Exit::is_success) {", "if line.exit.is_none() {",
+        "if line.exit.is_none_or(Exit::is_success) ||", "if line.exit.is_none() ||",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(
         "any_failure_has_a_job_run_again", "src/command/again/killed.rs",
-        "if was_killed || is_ended_for_owners(&line) {", "if was_killed || step == BATCH {",
+        "if was_killed || for_owners {", "if was_killed || step == BATCH {",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(

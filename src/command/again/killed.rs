@@ -166,10 +166,12 @@ impl PartsOfRuns {
                 Some(PartOfRun::Kills(kills)) => kills,
                 _ => Vec::new(),
             };
-            if line.exit.is_none_or(Exit::is_success) {
+            // A job that was ended and is not to run again has not failed at its limit, whatever was killed in it before.
+            let for_owners = is_ended_for_owners(&line);
+            if line.exit.is_none_or(Exit::is_success) || line.job_ended_for_owners.is_some() && !for_owners {
                 return None;
             }
-            if was_killed || is_ended_for_owners(&line) {
+            if was_killed || for_owners {
                 return KilledRun::from_line(line);
             }
             let run = kills.iter().find_map(|kill| kill.has_ended(&line));
@@ -389,7 +391,13 @@ mod tests {
         ] {
             assert_eq!(of(step, status, then.clone()), None, "{step} {status} {then}");
         }
-        assert_eq!(found(&[line("batch", (1000, 1100), Some(137), KILLED)]), [1000]);
+        // It was killed at its limit before, too.
+        let with = |then: Value| {
+            let mut json = line("batch", (1000, 1100), Some(137), KILLED).json;
+            json["job_ended_for_owners"] = then;
+            found(&[line("0", (1000, 1090), Some(137), KILLED), LoggedStep::new(json)]).len()
+        };
+        assert_eq!([Value::Null, "kill".into(), "requeue".into()].map(with), [1, 0, 1]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One killed run after the other: what is done at its scheduler, and what is said of it.
 //!
-//! The job is requeued and held, asks for more, and is let go. One that was ended for owners is only requeued. Each of these is done only after a look that says that it is still to be done,
-//! and what was decided is kept before the first, with the scheduler's own count of restarts. So whenever `jobfence hold` ends, the next one
-//! goes on from there. The count grows with each requeue, so no kill leads to two.
+//! The job is requeued and held, asks for more, and is let go. One that was ended for owners is only requeued. Each of these is done only
+//! after a look that says that it is still to be done, and what was decided is kept before the first, with the scheduler's own count of
+//! restarts. So whenever `jobfence hold` ends, the next one goes on from there. The count grows with each requeue, so no kill leads to two.
 
 use std::time::{Duration, Instant};
 
@@ -296,8 +296,8 @@ fn next_hour(waiting: &WaitingRun, now: u64) -> u64 {
     (TRIES + 1).saturating_add(now.saturating_sub(waiting.run.ended) / HOUR)
 }
 
-/// Counts a failed attempt. A job that is not held by jobfence is then given up. One that may be is not. Attempts follow at each look, and later each hour, for as long as the
-/// scheduler knows the job: nobody else would release it.
+/// Counts a failed attempt. A job that jobfence does not hold is given up after some. One that it may hold is not, for as long as the scheduler
+/// knows the job: attempts follow at each look, and later each hour, since nobody else would release it.
 fn again_later(waiting: &mut WaitingRun, now: u64, job: &str, why: &str) -> AfterLook {
     if waiting.begun == Some(NextRun::Same) && waiting.tries >= TRIES {
         waiting.run.say_not_requeued(job, why);
