@@ -197,12 +197,15 @@ def scavenger_comes_back(site):
         expect_equal(site.wait(jobs[1]), "COMPLETED", f"the scavenger's state; hold says: {kernel.read(said)}")
         expect_equal(site.job(jobs[1])["Restarts"], "1", "the restarts")
         output = " ".join(site.output(jobs[1]).split())
-        expect_in(f"(Scavenger). {REQUEUED} What a job is granted", output, "what its user reads of its end")
+        expect_in(f"(Scavenger). {REQUEUED} A job that uses no more", output, "what its user reads of its end")
         expect_in("jobfence: this is restart 1 of the job, with 64.0 MiB of memory", output, "what its user reads of its start")
         expect("Submit it again" not in output, output)
-        lines = [json.loads(line) for line in kernel.read(log / "usage.jsonl").splitlines()]
-        ended = [line["job_ended_for_owners"] for line in lines if line["job"] == str(jobs[1]) and line["step"] == "batch"]
-        expect_equal(ended, ["requeue", None], "what the usage log says of its runs")
+
+        def ended():
+            lines = [json.loads(line) for line in kernel.read(log / "usage.jsonl").splitlines()]
+            return [line["job_ended_for_owners"] for line in lines if line["job"] == str(jobs[1]) and line["step"] == "batch"]
+        until(lambda: len(ended()) == 2, 60, "the lines of both runs in the usage log")
+        expect_equal(ended(), ["requeue", None], "what the usage log says of its runs")
         expect("is not requeued" not in kernel.read(said), f"hold says: {kernel.read(said)}")
     expect_not_drained(site)
     return "it has run again"
