@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The child of `jobfence hold` that looks once for what `OnOutOfMemory` and `ScavengerEnd` are to do: `jobfence again-look`. It is no command for people, so
-//! the command line's definition does not have it.
+//! The child of `jobfence hold` that looks once for what `OnOutOfMemory` and `ScavengerEnd` are to do: `jobfence again-look`. It is no command
+//! for people, so the command line's definition does not have it.
 //!
 //! It waits for the scheduler's commands, for the users' name service and for users who stop what acts for them, and `hold` does not. It is
 //! root's, and the commands that act for a user are in its process group. When `hold` ends, it ends that group, and so itself.
