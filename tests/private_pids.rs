@@ -558,7 +558,8 @@ fn a_command_that_would_see_others_does_not_run() {
     let check = |faults: &[&str]| {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null"]).args(faults.iter().map(|one| format!("-einject={one}")));
-        out(&strace.args([env!("CARGO_BIN_EXE_jobfence"), "check", "-o", OWN]).output().unwrap())
+        strace.arg(env!("CARGO_BIN_EXE_jobfence")).args(site.command("check", OWN).get_args());
+        out(&strace.output().unwrap())
     };
     for (fault, why) in
         [("unshare:error=ENOSPC", "max_pid_namespaces"), ("fsmount:error=ENOMEM", "(PrivatePIDs) on /proc")]
