@@ -343,7 +343,9 @@ def expect_killed_without(site, every):
             state = site.wait(one.jobid, timeout=300)
             expect(state in ("FAILED", "OUT_OF_MEMORY"), f"the end of {what}: {state}")
             limit = f"the job reached its memory limit of {one.asked}.0 MiB"
-            until(lambda one=one, limit=limit: limit in site.output(one.jobid), 60, f"the sentence for {what}")
+            # With these words, srun has thrown away what had not reached it.
+            words = (limit, "Force Terminated") if one.kind == "step" else (limit,)
+            until(lambda one=one, words=words: any(word in site.output(one.jobid) for word in words), 60, f"the sentence for {what}")
             expect(not any(line.startswith("has ") for line in said_of(site, one)), f"it has it all: {what}")
             expect_equal(site.job(one.jobid)["Restarts"], "0", f"the restarts of {what}")
     expect_not_drained(site)
