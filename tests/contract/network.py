@@ -138,17 +138,6 @@ class Link:
         return [statistic(f"{way}_bytes") - 14 * statistic(f"{way}_packets") for way in ("tx", "rx")]
 
 
-def network_of(site, jobid):
-    """What 'jobfence show' has of a job that runs."""
-    status, said = site.ours("show", "--json", name_of(site, jobid))
-    expect_equal(status, 0, f"exit status of 'jobfence show' ({said})")
-    return json.loads(said)["fences"][0]["network"]
-
-
-def name_of(site, jobid):
-    return site.directory_of(jobid).removeprefix("job_")
-
-
 def are_close(ones, others):
     """But for what ends the connections of a program that was killed: it may come after a look."""
     return len(ones) == len(others) and all(abs(one - other) < 1000 for one, other in zip(ones, others))
@@ -212,22 +201,6 @@ class Figures:
         def are_the_same(logged):
             return logged.keys() == self.jobs.keys() and all(are_close(logged[job], self.jobs[job]) for job in logged)
         until(lambda: are_the_same(found()), 20, lambda: f"a line of each job: {self.jobs}; the log has {found()}")
-
-
-def holds(site, text):
-    """jobfence.service has read this, and has seen by what interfaces queue."""
-    site.configure_raw(f"NetworkAccounting=yes\nSampleInterval=1\nReapInterval=1\n{text}")
-    restart(site)
-
-
-def restart(site):
-    done = site.command("systemctl", "restart", "jobfence.service", timeout=60)
-    expect_equal(done.returncode, 0, f"the restart of jobfence.service ({done.stderr})")
-
-
-def as_before(site):
-    site.configure()
-    restart(site)
 
 
 def signals(site, jobid, number):
