@@ -1841,7 +1841,7 @@ BREAKS = (
     Break(
         "more_is_lent_than_the_pool_has", LEND,
         "let of_pool = self.pool.saturating_sub(all);", "let of_pool = self.pool;",
-        "slurm ten_programs_outgrow_their_memory",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
     ),
     Break(
         "memory_in_use_is_taken_back", LEND,
