@@ -4,10 +4,13 @@
 use std::time::{Duration, Instant};
 
 use super::fenced::{Fence, Tree, not_made};
+use super::limit::no_network;
 use super::limiting::LimitError;
 use super::overlay::{self, Overlay};
 use super::own;
+use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
+use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::scheduler::{self, Placement};
@@ -33,8 +36,13 @@ impl Fence {
             if found.step.is_none() {
                 continue;
             }
-            if let Tree::Own(_) = tree {
+            if let Tree::Own(own) = tree {
+                let is_v2 = own.hierarchy.version == Version::V2;
                 self.give_way(index, &found)?;
+                // The bound is at the directory that the step has just left.
+                if is_v2 && self.limits.plan.as_ref().is_some_and(|plan| plan.job.network.is_some()) {
+                    errors.push((Limit::Network, no_network()));
+                }
             }
             let Some(Tree::Overlay(overlay)) = self.trees.get_mut(index) else { continue };
             if overlay.is_located() {
