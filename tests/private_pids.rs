@@ -344,6 +344,25 @@ time.sleep(1)";
 }
 
 /// The terminal is where it was, though a shell in it has given it to a group that is no more, and cannot give it back.
+/// How a program of these tests begins that types on a terminal, and waits for what is said there.
+const TYPES: &str = r#"
+import os, pty, select, sys, time
+said, end = b"", time.time() + 300
+def begin(*words):
+    global pid, fd
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execvp(words[0], words)
+def until(word):
+    global said
+    while word not in said and time.time() < end:
+        if select.select([fd], [], [], 1)[0]:
+            try:
+                said += os.read(fd, 4096)
+            except OSError:
+                return
+"#;
+
 #[test]
 fn a_shell_in_it_has_job_control_and_leaves_the_terminal() {
     let Some(site) = Site::new("terminal") else { return };
@@ -353,19 +372,7 @@ fn a_shell_in_it_has_job_control_and_leaves_the_terminal() {
     // bash takes the terminal when it begins, and starts each command in a group of its own.
     let script = format!("PS1= {inner}; read -r line; echo \"read $line\"");
     let program = r#"
-import os, pty, select, sys, time
-pid, fd = pty.fork()
-if pid == 0:
-    os.execvp("sh", ["sh", "-c", sys.argv[1]])
-said, end = b"", time.time() + 300
-def until(word):
-    global said
-    while word not in said and time.time() < end:
-        if select.select([fd], [], [], 1)[0]:
-            try:
-                said += os.read(fd, 4096)
-            except OSError:
-                return
+begin("sh", "-c", sys.argv[1])
 os.write(fd, b"sleep 1000 & kill %1; wait; echo has $((20 + 1)) control; sh -c 'kill -STOP $$'; fg; echo then $((30 + 1))\n")
 until(b"then 31")
 os.write(fd, b"exit\n")
@@ -375,7 +382,7 @@ until(b"read a line")
 os.kill(pid, 9)
 sys.stdout.buffer.write(said)
 "#;
-    let done = Command::new("python3").args(["-S", "-c", program, &script]).output().unwrap();
+    let done = Command::new("python3").args(["-S", "-c", &[TYPES, program].concat(), &script]).output().unwrap();
     let said = out(&done);
     for word in ["has 21 control", "Stopped", "then 31", "read a line"] {
         assert!(said.contains(word), "{word}: {said}{}", err(&done));
@@ -393,23 +400,11 @@ fn a_command_in_the_background_leaves_the_terminal_to_the_shell() {
     let script = format!("echo be$((1))gun; read -r line <{fifo}");
     let inner = format!("{} {} --quiet -- sh -c '{script}' 9>{end}", env!("CARGO_BIN_EXE_jobfence"), words.join(" "));
     let program = r#"
-import os, pty, select, sys, time
 line, fifo, end_of_it = sys.argv[1:]
 os.mkfifo(fifo)
 os.mkfifo(end_of_it)
 writers = os.open(end_of_it, os.O_RDONLY | os.O_NONBLOCK)
-pid, fd = pty.fork()
-if pid == 0:
-    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
-said, end = b"", time.time() + 300
-def until(word):
-    global said
-    while word not in said and time.time() < end:
-        if select.select([fd], [], [], 1)[0]:
-            try:
-                said += os.read(fd, 4096)
-            except OSError:
-                return
+begin("bash", "--norc", "--noprofile", "-i")
 os.write(fd, b"PS1= PS2=\n" + line.encode() + b"\n")
 until(b"be1gun")
 os.write(fd, b"\x1a")
@@ -425,7 +420,11 @@ for number in range(3, 5):
 os.kill(pid, 9)
 sys.stdout.buffer.write(said)
 "#;
-    let done = Command::new("python3").args(["-S", "-c", program, &inner]).args([&fifo, &end]).output().unwrap();
+    let done = Command::new("python3")
+        .args(["-S", "-c", &[TYPES, program].concat(), &inner])
+        .args([&fifo, &end])
+        .output()
+        .unwrap();
     let said = out(&done);
     for word in ["Stopped", "I 23 read", "I 24 read"] {
         assert!(said.contains(word), "{word}: {said}{}", err(&done));
