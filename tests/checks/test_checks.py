@@ -14,7 +14,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 import leases  # noqa: E402
-from checks import machine, output, pool, slices, times  # noqa: E402
+from checks import crates, machine, output, pool, slices, times  # noqa: E402
 from contract import cases, harness  # noqa: E402
 from checks.groups import GROUPS, Build, Group, has_controller  # noqa: E402
 
@@ -207,6 +207,50 @@ class InAPool(unittest.TestCase):
             del os.environ[leases.MARK]
             by_itself = leases.company()
             self.assertEqual((by_itself.number, beside.others()), (1, 1))
+
+
+class Crates(unittest.TestCase):
+    """What cargo has built of others' crates, and nothing of ours."""
+
+    def setUp(self):
+        self.place = tempfile.TemporaryDirectory()
+        self.addCleanup(self.place.cleanup)
+        self.top = Path(self.place.name)
+        given = {"JOBFENCE_CACHE": f"{self.place.name}/cache"}
+        for patch in unittest.mock.patch.dict(os.environ, given), unittest.mock.patch.object(crates, "key", lambda: "k"):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def built(self):
+        for name in ".fingerprint/syn-0a/lib", ".fingerprint/jobfence-1b/lib", "build/syn-0a/out/x", "deps/libsyn-0a.rlib", "deps/host-1b":
+            for profile in crates.PROFILES:
+                path = self.top / "one/target" / profile / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(name)
+                os.utime(path, (5, 5))
+
+    def restored(self, clone):
+        crates.restore(self.top / clone)
+        return sorted(str(path.relative_to(self.top / clone / "target")) for path in (self.top / clone).rglob("*") if path.is_file())
+
+    def test_they_are_kept_for_the_next_clone_alone(self):
+        self.assertEqual(self.restored("two"), [])
+        self.built()
+        with contextlib.redirect_stderr(io.StringIO()):
+            crates.keep(self.top / "one")
+        wanted = sorted(f"{profile}/{name}" for profile in crates.PROFILES
+                        for name in (".fingerprint/syn-0a/lib", "build/syn-0a/out/x", "deps/libsyn-0a.rlib"))
+        self.assertEqual(self.restored("two"), wanted)
+        self.assertEqual((self.top / "two/target/debug/deps/libsyn-0a.rlib").stat().st_mtime, 5)
+        (self.top / "three/target/debug").mkdir(parents=True)
+        self.assertEqual(self.restored("three"), [])
+
+    def test_a_broken_one_is_not_used(self):
+        self.built()
+        with contextlib.redirect_stderr(io.StringIO()):
+            crates.keep(self.top / "one")
+        (self.top / "cache/built/crates-k/debug/deps/libsyn-0a.rlib").write_text("shorter")
+        self.assertEqual(self.restored("two"), [])
 
 
 class Tiers(unittest.TestCase):

@@ -7,12 +7,13 @@ use std::sync::OnceLock;
 
 static BUILT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Built by cargo here: the package is separate, and no test program links it. After the first time it exists already.
+/// Built by cargo here: the package is separate, and no test program links it. After the first time it exists already. With the test that
+/// asks for it, since cargo compiles all libraries once more for a package that it builds without tests.
 pub fn shared_object() -> PathBuf {
     BUILT
         .get_or_init(|| {
             let built = Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "--locked", "--offline", "--package", "libjobfence"])
+                .args(["build", "--quiet", "--locked", "--offline", "--lib", "--test", env!("CARGO_CRATE_NAME")])
                 .args((!cfg!(debug_assertions)).then_some("--release"))
                 .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
                 .output()

@@ -49,7 +49,7 @@ def until(condition, timeout, what, least=LEAST):
 
     `least=0` is for what may well not come.
 
-    No more than half of the time is spent with looking: on an emulated processor what is waited for needs it more.
+    No more than a third of the time is spent with looking: on an emulated or busy processor what is waited for needs it more.
     """
     timeout = max(timeout, least) * PATIENCE
     deadline = time.monotonic() + timeout
@@ -61,7 +61,7 @@ def until(condition, timeout, what, least=LEAST):
         now = time.monotonic()
         if now > deadline:
             raise AssertionError(f"waited {timeout:g} s in vain for {what() if callable(what) else what}")
-        time.sleep(max(POLL, min(now - start, 1)))
+        time.sleep(max(POLL, min(2 * (now - start), 1)))
 
 
 def write_atomically(path, text):

@@ -7,6 +7,7 @@ import random
 import re
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 from contract import kernel, sites
@@ -198,7 +199,7 @@ class Site(sites.Site):
             found = self.jobs(jobid)
             states = [one.get("JobState", "PENDING") for one in found]
             return states if states and not UNFINISHED & set(states) else None
-        states = until(ended, timeout, f"the end of job {jobid}")
+        states = until(self.when_logged(ended), timeout, f"the end of job {jobid}")
         return states[0] if len(set(states)) == 1 else ",".join(sorted(states))
 
     def wait_running(self, jobid, timeout=30):
@@ -208,7 +209,23 @@ class Site(sites.Site):
                 raise AssertionError(f"job {jobid} is {state} and should run:\n"
                                      + self.output(jobid))
             return state == "RUNNING"
-        until(running, timeout, f"the start of job {jobid}")
+        until(self.when_logged(running), timeout, f"the start of job {jobid}")
+
+    def when_logged(self, ask):
+        """`ask`, for `until`: at once when the controller has logged something, then ever more seldom, down to once a second. Each question
+        costs a machine with many tests more than a look at a file."""
+        asked, pause, size = 0.0, 0.0, None
+
+        def condition():
+            nonlocal asked, pause, size
+            length = self.controller_log.stat().st_size if self.controller_log.exists() else 0
+            if length != size:
+                pause, size = 0.0, length
+            if time.monotonic() - asked < pause:
+                return None
+            asked, pause = time.monotonic(), min(2 * pause + 0.05, 1)
+            return ask()
+        return condition
 
     def scancel(self, *args):
         return self.command("scancel", *(str(a) for a in args))

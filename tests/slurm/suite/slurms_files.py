@@ -18,7 +18,7 @@ KEYS = "ProctrackType", "TaskPlugin", "JobAcctGatherType"
 READER = Path(slurms_reader.__file__)
 SEED, FILES = 36, 150
 # In a guest, where each takes half a second: what differs there is the release that reads them.
-IN_A_GUEST = 60
+IN_A_GUEST = 30
 
 
 def included(chance, beside):
