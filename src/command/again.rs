@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory. `ScavengerEnd`: a batch job that
-//! was ended for owners of memory is requeued as it was.
+//! was ended for owners of memory is requeued as it was. `OnTimeLimit` and `OnPreempt`: so is one that its scheduler has ended.
 //!
 //! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
 //! at the job's scheduler, and `files` keeps what was begun. `looking` is a child of `jobfence hold` that does it, and `chore` what `hold`
@@ -21,7 +21,7 @@ use jobfence::fence::living::LivingStep;
 
 pub use chore::{AgainKey, AgainWatch, doubts_here};
 pub use files::{Refusals, WaitingRun};
-pub use killed::{KilledRun, is_at_limit};
+pub use killed::{KilledRun, RunEnd, is_at_limit};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit, NextRun};
 
 /// Makes of the facts in a job's line what is certain of them.
@@ -72,8 +72,9 @@ pub enum JobNow {
     Ending { restarts: u32 },
     /// The run has failed, and the job may be requeued. `restarts`: likewise.
     Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
-    /// A run that was ended for owners has failed by that, and the job may be requeued as it is. `restarts`: likewise.
-    Ended { restarts: u32 },
+    /// A run has ended for a reason for which its job is requeued as it is. `restarts`: likewise. `may_requeue`: whether its user and the
+    /// site let it run again.
+    Ended { restarts: u32, end: RunEnd, may_requeue: bool },
     /// The next run waits, and is held since it was requeued. `asked`: what it asks for, if that is understood.
     Held { asked: Option<AskedMemory> },
     /// The next run is not held, or has begun.

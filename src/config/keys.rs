@@ -231,6 +231,11 @@ keys! {
         /// What becomes of a batch job that failed after a kill at its memory limit.
         // `if_each`: no job runs again unless the site has certainly asked for it.
         OnOutOfMemory: on_out_of_memory: Option<RunAgain> = None, kinds::ON_OUT_OF_MEMORY, jobs(if_each);
+        /// What becomes of a batch job that its scheduler has ended at its time limit.
+        // 0: nothing more. `least`: no job runs again unless the site has certainly asked for it.
+        OnTimeLimit: on_time_limit: u32 = 0, kinds::RESTARTS, jobs(least);
+        /// What becomes of a batch job that its scheduler has ended for another job (preemption).
+        OnPreempt: on_preempt: u32 = 0, kinds::RESTARTS, jobs(least);
         /// What `jobfence hold` does with processes of users that are in no fence, on a node where the scheduler alone gives access.
         // `least`: nothing is done to a process unless the site has certainly asked for it.
         Strays: strays: StraysAction = StraysAction::Off, kinds::STRAYS_ACTION, jobs(least);
