@@ -9,6 +9,7 @@
 mod chore;
 pub mod decided;
 mod files;
+mod key;
 mod killed;
 pub mod looking;
 pub mod size;
@@ -19,8 +20,9 @@ use std::time::Instant;
 use jobfence::facts::Facts;
 use jobfence::fence::living::LivingStep;
 
-pub use chore::{AgainKey, AgainWatch, doubts_here};
+pub use chore::{AgainWatch, doubts_here};
 pub use files::{Refusals, WaitingRun};
+pub use key::AgainKey;
 pub use killed::{KilledRun, RunEnd, is_at_limit};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit, NextRun};
 
@@ -72,9 +74,9 @@ pub enum JobNow {
     Ending { restarts: u32 },
     /// The run has failed, and the job may be requeued. `restarts`: likewise.
     Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
-    /// A run has ended for a reason for which its job is requeued as it is. `restarts`: likewise. `may_requeue`: whether its user and the
-    /// site let it run again.
-    Ended { restarts: u32, end: RunEnd, may_requeue: bool },
+    /// A run has ended for a reason for which its job is requeued as it is. `restarts`: likewise. `barred`: why its user or the
+    /// site lets it not run again, if so.
+    Ended { restarts: u32, end: RunEnd, barred: Option<&'static str> },
     /// The next run waits, and is held since it was requeued. `asked`: what it asks for, if that is understood.
     Held { asked: Option<AskedMemory> },
     /// The next run is not held, or has begun.

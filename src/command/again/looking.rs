@@ -21,9 +21,10 @@ use nix::unistd::{Pid, getpgrp, getpid, getppid, setpgid};
 
 use super::decided;
 use super::files::{AgainState, Refusals, WaitingRun};
+use super::key::AgainKey;
 use super::killed::KilledRun;
 use super::steps::{AfterLook, follow};
-use super::{AgainKey, AgainPart, LoggedFacts};
+use super::{AgainPart, LoggedFacts};
 use crate::configured::Configured;
 use crate::followed::{self, LogPlace};
 use crate::logged::LoggedStep;

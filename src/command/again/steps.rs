@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use jobfence::config::{Config, Mode};
 
 use super::files::{Refusals, WaitingRun};
+use super::key::AgainKey;
 use super::killed::said_limit;
-use super::{AgainKey, AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, NextRun, RunEnd, size};
+use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, NextRun, RunEnd, size};
 use crate::idle::speed;
 use crate::living::user_name;
 use crate::table::printable;
@@ -183,9 +184,9 @@ fn as_it_was(restarts: u32, run: &KilledRun, config: &Config) -> Result<NextRun,
 /// What the next run of a job is to have that was found so. `None`: there is to be none. The error says why there is none.
 fn wanted(found: &JobNow, run: &KilledRun, config: &Config) -> Option<Result<NextRun, String>> {
     match found {
-        JobNow::Ended { restarts, may_requeue, .. } => is_wanted(run, config).then(|| match may_requeue {
-            true => as_it_was(*restarts, run, config),
-            false => Err("it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)".to_owned()),
+        JobNow::Ended { restarts, barred, .. } => is_wanted(run, config).then(|| match barred {
+            Some(why) => Err((*why).to_owned()),
+            None => as_it_was(*restarts, run, config),
         }),
         JobNow::Failed { restarts, asked, bounds } => config.on_out_of_memory.map(|again| {
             let more = size::next(again, *restarts, *asked, killed_at(run, *asked), bounds);

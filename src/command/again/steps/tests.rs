@@ -99,9 +99,9 @@ impl AgainPart for Fake {
             match (self.has_failed.get(), run.end) {
                 (false, _) => ending,
                 (true, RunEnd::Memory) => JobNow::Failed { restarts, asked, bounds },
-                (true, RunEnd::Owners) => JobNow::Ended { restarts, end: RunEnd::Owners, may_requeue: true },
+                (true, RunEnd::Owners) => JobNow::Ended { restarts, end: RunEnd::Owners, barred: None },
                 (true, _) => match self.ended_by {
-                    Some(end) => JobNow::Ended { restarts, end, may_requeue: !self.is_forbidden },
+                    Some(end) => JobNow::Ended { restarts, end, barred: self.is_forbidden.then_some("no") },
                     None => JobNow::Other("Slurm says that it is FAILED".to_owned()),
                 },
             }

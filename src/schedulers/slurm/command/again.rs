@@ -87,7 +87,9 @@ impl AgainPart for SlurmAgain {
             }
             Some(now) => Ok(now),
             None => match ended(&job, run) {
-                Some(end) => Ok(JobNow::Ended { restarts: job.restarts, end, may_requeue: job.may_requeue }),
+                Some(end) => {
+                    Ok(JobNow::Ended { restarts: job.restarts, end, barred: (!job.may_requeue).then_some(FORBIDDEN) })
+                }
                 None => failed(&job, run, deadline),
             },
         }
@@ -235,6 +237,9 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
     Err(PURGED.to_owned())
 }
 
+/// The reason if its user or the site forbids a requeue.
+const FORBIDDEN: &str = "it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)";
+
 /// The reason if it is not certain that this run is the killed one.
 const NOT_THIS: &str =
     "by its times in Slurm, this is another run of it, or the clocks of the controller and of this node differ";
@@ -281,9 +286,7 @@ fn state(job: &QueuedRun, run: &KilledRun) -> Option<JobNow> {
     }
     match job.state.as_str() {
         _ if has_failed && is_of_slurm => None,
-        _ if has_failed && !job.may_requeue => {
-            other("it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)")
-        }
+        _ if has_failed && !job.may_requeue => other(FORBIDDEN),
         _ if has_failed => None,
         state if ENDING.contains(&state) => Some(JobNow::Ending { restarts: job.restarts }),
         state => Some(says(state)),
