@@ -2278,7 +2278,7 @@ BREAKS = (
     ),
     Break(
         "a_preempted_job_is_one_at_its_time_limit", "src/command/again/steps.rs",
-        "RunEnd::Preemption => config.on_preempt > 0,", "RunEnd::Preemption => config.on_preempt > 0 || config.on_time_limit > 0,",
+        "(AgainKey::OnPreempt, config.on_preempt)", "(AgainKey::OnPreempt, config.on_time_limit)",
         "unit a_run_that_the_scheduler_has_ended_is_requeued_as_it_was",
     ),
     Break(
