@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory. `ScavengerEnd`: a batch job that
-//! was ended for owners of memory is requeued as it was.
+//! was ended for owners of memory is requeued as it was. `OnTimeLimit` and `OnPreempt`: so is one that its scheduler has ended.
 //!
 //! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
 //! at the job's scheduler, and `files` keeps what was begun. `looking` is a child of `jobfence hold` that does it, and `chore` what `hold`
@@ -9,6 +9,7 @@
 mod chore;
 pub mod decided;
 mod files;
+mod key;
 mod killed;
 pub mod looking;
 pub mod size;
@@ -19,9 +20,10 @@ use std::time::Instant;
 use jobfence::facts::Facts;
 use jobfence::fence::living::LivingStep;
 
-pub use chore::{AgainKey, AgainWatch, doubts_here};
+pub use chore::{AgainWatch, doubts_here};
 pub use files::{Refusals, WaitingRun};
-pub use killed::{KilledRun, is_at_limit};
+pub use key::AgainKey;
+pub use killed::{KilledRun, RunEnd, is_at_limit};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit, NextRun};
 
 /// Makes of the facts in a job's line what is certain of them.
@@ -72,8 +74,9 @@ pub enum JobNow {
     Ending { restarts: u32 },
     /// The run has failed, and the job may be requeued. `restarts`: likewise.
     Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
-    /// A run that was ended for owners has failed by that, and the job may be requeued as it is. `restarts`: likewise.
-    Ended { restarts: u32 },
+    /// A run has ended for a reason for which its job is requeued as it is. `restarts`: likewise. `barred`: why its user or the
+    /// site lets it not run again, if so.
+    Ended { restarts: u32, end: RunEnd, barred: Option<&'static str> },
     /// The next run waits, and is held since it was requeued. `asked`: what it asks for, if that is understood.
     Held { asked: Option<AskedMemory> },
     /// The next run is not held, or has begun.

@@ -153,14 +153,15 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
         }
     }
     say_shares(resolved, host);
-    if config.on_out_of_memory.is_some()
-        && config.mode == Mode::Enforce
-        && again::doubts_here(AgainKey::OnOutOfMemory, loaded).is_some()
+    for (key, what) in
+        [(AgainKey::OnOutOfMemory, "killed"), (AgainKey::OnTimeLimit, "timed out"), (AgainKey::OnPreempt, "preempted")]
     {
-        let setting = words::setting("OnOutOfMemory", resolved);
-        println!(
-            "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
-        );
+        if key.is_set(config, None) && config.mode == Mode::Enforce && again::doubts_here(key, loaded).is_some() {
+            let setting = words::setting(key.name(), resolved);
+            println!(
+                "{what:10} by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
+            );
+        }
     }
     let signal_at = asked_at.unwrap_or(config.signal_at);
     if let Some((unseen, why)) = signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, host)) {

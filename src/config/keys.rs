@@ -34,22 +34,32 @@ pub struct Key {
     pub name: &'static str,
     /// What its value must be, with unit and range; completes "expected ...".
     pub expects: &'static str,
-    /// Both get the key itself, since the keys of all numbers share them.
-    set: fn(&Self, &mut Config, &str) -> Result<(), Wrong>,
-    get: fn(&Self, &Config) -> Option<String>,
-    /// Takes the other configuration's value if it is stricter. `None`: no section may have the key.
-    take_stricter: Option<fn(&Self, &mut Config, &Config)>,
+    /// Whether the value can differ from job to job, so that the key may stand in a section.
+    is_per_job: bool,
+    /// It gets the key itself, since the keys of all numbers share it. One function for all deeds takes less of the shared object than one for
+    /// each.
+    act: fn(&Self, Deed<'_>) -> Result<Option<String>, Wrong>,
+}
+
+/// What is done with the value of a key.
+enum Deed<'a> {
+    /// It becomes what this text says.
+    Set(&'a mut Config, &'a str),
+    /// Its text is returned.
+    Get(&'a Config),
+    /// The other configuration's value is taken if it is stricter. That is done with a key that may stand in a section.
+    TakeStricter(&'a mut Config, &'a Config),
 }
 
 impl Key {
     /// Reads a value into the configuration, which stays as it was if the value is wrong.
     pub fn set(&self, config: &mut Config, value: &str) -> Result<(), Wrong> {
-        (self.set)(self, config, value)
+        (self.act)(self, Deed::Set(config, value)).map(drop)
     }
 
     /// The value in a form that `set` accepts; `None` if the key is not set.
     pub fn get(&self, config: &Config) -> Option<String> {
-        (self.get)(self, config)
+        (self.act)(self, Deed::Get(config)).ok().flatten()
     }
 
     /// The value that is used when the key is absent; `None` if it depends on the host.
@@ -66,7 +76,7 @@ impl Key {
 
     /// Whether the value can differ from job to job, so that the key may stand in a section.
     pub(super) fn is_per_job(&self) -> bool {
-        self.take_stricter.is_some()
+        self.is_per_job
     }
 }
 
@@ -74,9 +84,11 @@ impl Key {
 pub(super) const FILE_ARGUMENT: Key = Key {
     name: "config",
     expects: kinds::ABSOLUTE_PATH.expects,
-    set: |_, _, text| (kinds::ABSOLUTE_PATH.read)(text).map(drop),
-    get: |_, _| None,
-    take_stricter: None,
+    is_per_job: false,
+    act: |_, deed| match deed {
+        Deed::Set(_, text) => (kinds::ABSOLUTE_PATH.read)(text).map(|_| None),
+        _ => Ok(None),
+    },
 };
 
 /// Generates [`Config`] and its keys from rows of
@@ -150,16 +162,20 @@ macro_rules! keys {
             Key {
                 name: stringify!($name),
                 expects: KIND.expects,
-                set: |_, config, text| (KIND.read)(text).map(|value| config.$field = value),
-                get: |_, config| (KIND.text)(&config.$field),
-                take_stricter: keys!(scope: $scope $field $($stricter)?),
+                is_per_job: keys!(is_per_job: $scope),
+                act: |_, deed| {
+                    match deed {
+                        Deed::Set(config, text) => config.$field = (KIND.read)(text)?,
+                        Deed::Get(config) => return Ok((KIND.text)(&config.$field)),
+                        Deed::TakeStricter(_config, _other) => { $($stricter(&mut _config.$field, &_other.$field);)? }
+                    }
+                    Ok(None)
+                },
             }
         },)*]
     };
-    (scope: node $field:ident) => { None };
-    (scope: jobs $field:ident $stricter:expr) => {
-        Some(|_, config, other| $stricter(&mut config.$field, &other.$field))
-    };
+    (is_per_job: node) => { false };
+    (is_per_job: jobs) => { true };
 }
 
 keys! {
@@ -231,6 +247,11 @@ keys! {
         /// What becomes of a batch job that failed after a kill at its memory limit.
         // `if_each`: no job runs again unless the site has certainly asked for it.
         OnOutOfMemory: on_out_of_memory: Option<RunAgain> = None, kinds::ON_OUT_OF_MEMORY, jobs(if_each);
+        /// What becomes of a batch job that its scheduler has ended at its time limit.
+        // 0: nothing more. `least`: no job runs again unless the site has certainly asked for it.
+        OnTimeLimit: on_time_limit: u32 = 0, kinds::RESTARTS, jobs(least);
+        /// What becomes of a batch job that its scheduler has ended for another job (preemption).
+        OnPreempt: on_preempt: u32 = 0, kinds::RESTARTS, jobs(least);
         /// What `jobfence hold` does with processes of users that are in no fence, on a node where the scheduler alone gives access.
         // `least`: nothing is done to a process unless the site has certainly asked for it.
         Strays: strays: StraysAction = StraysAction::Off, kinds::STRAYS_ACTION, jobs(least);
@@ -442,8 +463,7 @@ const OF_NUMBERS: [Key; 3 * NUMBERS.len()] = {
     let mut at = 0;
     while at < keys.len() {
         let Number { keys: names, expects, .. } = NUMBERS[at / 3].1;
-        keys[at] =
-            Key { name: names[at % 3], expects, set: set_number, get: number_text, take_stricter: Some(lower_number) };
+        keys[at] = Key { name: names[at % 3], expects, is_per_job: true, act: with_number };
         at += 1;
     }
     keys
@@ -472,24 +492,20 @@ fn numbers_mut(config: &mut Config, level: usize) -> &mut LimitNumbers {
     }
 }
 
-fn set_number(key: &Key, config: &mut Config, text: &str) -> Result<(), Wrong> {
+fn with_number(key: &Key, deed: Deed<'_>) -> Result<Option<String>, Wrong> {
     let (limit, number, level) = number_of(key).ok_or(Wrong::Form)?;
-    let value = or_unlimited(text, number.read)?;
-    numbers_mut(config, level).set(limit, value);
-    Ok(())
-}
-
-fn number_text(key: &Key, config: &Config) -> Option<String> {
-    let (limit, number, level) = number_of(key)?;
-    Some(text_or_unlimited(numbers(config, level).get(limit).map(number.text)))
-}
-
-fn lower_number(key: &Key, config: &mut Config, other: &Config) {
-    if let Some((limit, _, level)) = number_of(key) {
-        let most = LimitNumbers::with(limit, numbers(other, level).get(limit));
-        let lower = numbers(config, level).at_most(&most);
-        *numbers_mut(config, level) = lower;
+    match deed {
+        Deed::Set(config, text) => numbers_mut(config, level).set(limit, or_unlimited(text, number.read)?),
+        Deed::Get(config) => {
+            return Ok(Some(text_or_unlimited(numbers(config, level).get(limit).map(number.text))));
+        }
+        Deed::TakeStricter(config, other) => {
+            let most = LimitNumbers::with(limit, numbers(other, level).get(limit));
+            let lower = numbers(config, level).at_most(&most);
+            *numbers_mut(config, level) = lower;
+        }
     }
+    Ok(None)
 }
 
 impl Config {
@@ -498,8 +514,8 @@ impl Config {
         let mut taken = Vec::new();
         for key in KEYS {
             let before = key.get(self);
-            if let Some(take_stricter) = key.take_stricter {
-                take_stricter(key, self, other);
+            if key.is_per_job {
+                let _ = (key.act)(key, Deed::TakeStricter(self, other));
             }
             if key.get(self) != before {
                 taken.push(key.name);

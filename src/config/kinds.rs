@@ -161,6 +161,8 @@ kinds! {
         any prop::option::of((10_100_u32..=100_000, 1_u32..=9).prop_map(|(share, most)| RunAgain {
             share: Percent::from_hundredths(share), most,
         }));
+    RESTARTS: u32 = out_of_memory::RESTARTS_EXPECTS,
+        out_of_memory::restarts, |most| Some(out_of_memory::restarts_text(*most)), any 0_u32..=99;
     LOGIN_BUDGET: Option<LoginBudget> = "CPU time from 1m to 168h, a colon and a number of CPUs from 0.01, as 4h:0.5, or none",
         |text| none_or(text, login_budget),
         |budget| Some(text_or_none(budget.map(login_budget_text))),

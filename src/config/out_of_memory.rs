@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The value of `OnOutOfMemory`: what becomes of a batch job that was killed at its memory limit.
+//! The value of `OnOutOfMemory`: what becomes of a batch job that was killed at its memory limit. Those of `OnTimeLimit` and `OnPreempt`: what
+//! becomes of one that its scheduler has ended.
 
 use std::fmt;
 
-use super::units::{Percent, Wrong, percent};
+use super::units::{self, Percent, Wrong, percent};
 
 /// Such a job is requeued, with more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub struct RunAgain {
 /// What a value must be.
 pub(super) const EXPECTS: &str = "kill, or requeue: and a percentage from 101 to 1000, a comma and a number of restarts from 1 to 9, \
                                   as requeue:150%,2";
+
+/// The same of `OnTimeLimit` and `OnPreempt`.
+pub(super) const RESTARTS_EXPECTS: &str =
+    "kill, or requeue, a comma and a number of restarts from 1 to 99, as requeue,5";
 
 /// The word for nothing more than the kill.
 const KILL: &str = "kill";
@@ -42,6 +47,21 @@ pub(super) fn text(value: Option<RunAgain>) -> String {
     value.map_or_else(|| KILL.to_owned(), |again| again.to_string())
 }
 
+/// Reads the most restarts of a job whose next run has what it had before. 0: kill.
+#[inline(never)]
+pub(super) fn restarts(text: &str) -> Result<u32, Wrong> {
+    if text.eq_ignore_ascii_case(KILL) {
+        return Ok(0);
+    }
+    let (word, most) = text.split_once(',').ok_or(Wrong::Form)?;
+    if word.eq_ignore_ascii_case(REQUEUE.trim_end_matches(':')) { units::uid(most, 1..=99) } else { Err(Wrong::Form) }
+}
+
+/// The reverse of [`restarts`].
+pub(super) fn restarts_text(most: u32) -> String {
+    if most == 0 { KILL.to_owned() } else { format!("requeue,{most}") }
+}
+
 /// As [`read`] reads it.
 impl fmt::Display for RunAgain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,6 +72,22 @@ impl fmt::Display for RunAgain {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_often_a_job_runs_again_that_asks_for_no_more() {
+        for (value, most, same) in
+            [("kill", 0, "kill"), ("KILL", 0, "kill"), ("requeue,1", 1, "requeue,1"), ("Requeue,99", 99, "requeue,99")]
+        {
+            assert_eq!(restarts(value), Ok(most));
+            assert_eq!(restarts_text(most), same);
+        }
+        for value in ["", "requeue", "requeue,", "requeue, 2", "requeue:150%,2", "requeue,x", "requeue,-1", "kill,2"] {
+            assert_eq!(restarts(value), Err(Wrong::Form), "{value}");
+        }
+        for value in ["requeue,0", "requeue,100"] {
+            assert_eq!(restarts(value), Err(Wrong::Range), "{value}");
+        }
+    }
 
     #[test]
     fn values_as_people_write_them() {

@@ -2238,7 +2238,7 @@ BREAKS = (
     ),
     Break(
         "one_key_has_the_runs_of_the_other_requeued", "src/command/again/steps.rs",
-        "true => config.scavenger_end,", "true => config.scavenger_end || config.on_out_of_memory.is_some(),",
+        "RunEnd::Owners => config.scavenger_end,", "RunEnd::Owners => config.scavenger_end || config.on_out_of_memory.is_some(),",
         "unit a_run_that_was_ended_for_owners_is_requeued_as_it_was",
     ),
     Break(
@@ -2248,8 +2248,63 @@ BREAKS = (
     ),
     Break(
         "a_scavenger_that_comes_back_is_held", "src/schedulers/slurm/command/again.rs",
-        'if run.is_ended_for_owners() { "requeue" }', 'if run.is_ended_for_owners() { "requeuehold" }',
+        'if run.end == RunEnd::Memory { "requeuehold" }', 'if run.end != RunEnd::Unknown { "requeuehold" }',
         "slurm scavenger_comes_back",
+    ),
+    Break(
+        "each_script_that_failed_is_asked_for", "src/command/again/killed.rs",
+        "let other = any_end.then(", "let other = (any_end || step == BATCH).then(",
+        "unit any_other_script_that_failed_may_have_been_ended_by_the_scheduler",
+    ),
+    Break(
+        "a_key_in_a_section_has_nobody_look", "src/command/again/looking.rs",
+        "key.is_set(&loaded.config, Some(loaded))", "key.is_set(&loaded.config, None)",
+        "unit a_script_that_failed_is_looked_at_where_a_section_has_the_key",
+    ),
+    Break(
+        "any_failure_is_a_time_limit", "src/schedulers/slurm/command/again.rs",
+        '("TIMEOUT", RunEnd::TimeLimit)', '("FAILED", RunEnd::TimeLimit)',
+        "unit slurmctld_says_whether_it_has_ended_the_run",
+    ),
+    Break(
+        "a_script_that_used_its_killwait_is_another_run", "src/schedulers/slurm/command/again.rs",
+        "true => ended <= run.ended.saturating_add(CLOCKS),", "true => ended.abs_diff(run.ended) <= CLOCKS,",
+        "unit a_script_may_end_long_after_slurmctld_has_ended_its_job",
+    ),
+    Break(
+        "a_job_reaches_its_time_limit_for_ever", "src/command/again/steps.rs",
+        "if restarts >= most {", "if restarts > most {",
+        "unit a_run_that_the_scheduler_has_ended_is_requeued_as_it_was",
+    ),
+    Break(
+        "a_preempted_job_is_one_at_its_time_limit", "src/command/again/steps.rs",
+        "(AgainKey::OnPreempt, config.on_preempt)", "(AgainKey::OnPreempt, config.on_time_limit)",
+        "unit a_run_that_the_scheduler_has_ended_is_requeued_as_it_was",
+    ),
+    Break(
+        "a_job_that_was_ended_is_requeued_against_its_users_will", "src/command/again/steps.rs",
+        "Some(why) => Err((*why).to_owned()),", "Some(_) => as_it_was(*restarts, run, config),",
+        "unit a_run_that_the_scheduler_has_ended_is_requeued_as_it_was",
+    ),
+    Break(
+        "why_a_run_has_ended_is_forgotten", "src/command/again/files.rs",
+        '"end": self.run.end.word(),', '"end": None::<&str>,',
+        "unit why_a_run_has_ended_is_kept",
+    ),
+    Break(
+        "of_each_job_that_fails_something_is_said", "src/command/again/steps.rs",
+        "if run.end == RunEnd::Unknown => AfterLook::Done", "if run.end == RunEnd::Owners => AfterLook::Done",
+        "slurm a_job_at_its_time_limit_runs_again",
+    ),
+    Break(
+        "who_was_ended_reads_nothing_of_the_next_run", "src/schedulers/slurm/spank/restart.rs",
+        ".max(config.on_time_limit)", "",
+        "slurm a_job_at_its_time_limit_runs_again",
+    ),
+    Break(
+        "no_restart_is_a_number_of_restarts", "src/config/out_of_memory.rs",
+        "units::uid(most, 1..=99)", "units::uid(most, 0..=99)",
+        "unit how_often_a_job_runs_again_that_asks_for_no_more",
     ),
     Break(
         "who_comes_back_reads_nothing_of_it", "src/schedulers/slurm/spank/restart.rs",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory` and `ScavengerEnd` are to do. Nothing here waits.
+//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory`, `OnTimeLimit`, `OnPreempt` and `ScavengerEnd` are to do. Nothing here waits.
 //!
 //! At most one child runs. One that takes too long is killed, with the commands in its process group.
 
@@ -19,9 +19,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
+use super::decided;
 use super::files::AgainState;
+use super::key::AgainKey;
 use super::looking::WORD;
-use super::{AgainPart, decided};
 use crate::configured::Configured;
 use crate::schedulers;
 use crate::table::printable;
@@ -37,39 +38,6 @@ const LONGEST: usize = 4096;
 
 /// The program, by a name that stays right when its file is replaced.
 const THIS: &str = "/proc/self/exe";
-
-/// A key that has jobs run again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgainKey {
-    OnOutOfMemory,
-    ScavengerEnd,
-}
-
-impl AgainKey {
-    pub const ALL: [Self; 2] = [Self::OnOutOfMemory, Self::ScavengerEnd];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OnOutOfMemory => "OnOutOfMemory",
-            Self::ScavengerEnd => "ScavengerEnd",
-        }
-    }
-
-    /// Whether this part does what the key says. Only lines of the log tell of an end for owners.
-    fn is_for(self, part: &dyn AgainPart) -> bool {
-        self == Self::OnOutOfMemory || part.reads_log()
-    }
-
-    /// Whether it is set for any job.
-    pub fn is_set(self, config: &Config, loaded: Option<&Loaded>) -> bool {
-        let in_sections = || loaded.into_iter().flat_map(Loaded::sections).flat_map(|(_, settings)| settings);
-        let of_all = match self {
-            Self::OnOutOfMemory => config.on_out_of_memory.is_some(),
-            Self::ScavengerEnd => config.scavenger_end,
-        };
-        of_all || in_sections().any(|setting| setting.key().name == self.name())
-    }
-}
 
 /// Has a child look for each scheduler that can requeue.
 #[derive(Default)]
@@ -315,14 +283,18 @@ mod tests {
     #[test]
     fn each_key_has_a_look_made_where_lines_of_the_log_tell_of_it() {
         let requeues = Config { scavenger_end: true, ..Config::default() };
-        assert_eq!(AgainKey::ALL.map(|key| key.is_set(&requeues, None)), [false, true]);
-        assert_eq!(AgainKey::ALL.map(|key| key.is_set(&Config::default(), None)), [false, false]);
+        let are_set = |config: &Config| AgainKey::ALL.map(|key| key.is_set(config, None));
+        assert_eq!(are_set(&requeues), [false, false, false, true]);
+        assert_eq!(are_set(&Config { on_time_limit: 1, ..Config::default() }), [false, true, false, false]);
+        assert_eq!(are_set(&Config { on_preempt: 1, ..Config::default() }), [false, false, true, false]);
+        assert_eq!(are_set(&Config::default()), [false; 4]);
         let can = |key: AgainKey| {
             let parts = schedulers::ALL.iter().filter_map(|part| part.again());
             parts.filter(|part| key.is_for(*part)).map(|part| part.holder()).collect::<Vec<_>>()
         };
         let (of_memory, of_owners) = (can(AgainKey::OnOutOfMemory), can(AgainKey::ScavengerEnd));
         assert!(of_memory.len() == 2 && of_owners.len() == 1 && of_memory.contains(&of_owners[0]), "{of_owners:?}");
+        assert_eq!(AgainKey::OF_SCHEDULER.map(can), [of_owners.clone(), of_owners]);
         let temp = tempfile::tempdir().unwrap();
         let requeues = Config { usage_log: Some(temp.path().join("log")), ..requeues };
         let configured = Configured { config: None, overrides: Vec::new() };

@@ -13,7 +13,7 @@ use jobfence::report::usage_log::UsageLog;
 use nix::unistd::{getegid, geteuid};
 use serde_json::{Value, json};
 
-use super::killed::{KilledRun, PartsOfRuns};
+use super::killed::{KilledRun, PartsOfRuns, RunEnd};
 use super::size::{AskedMemory, MemoryUnit, NextRun};
 use crate::followed::LogPlace;
 use crate::logged::LoggedStep;
@@ -63,7 +63,7 @@ impl WaitingRun {
         let refused = (self.refused.count, self.refused.last);
         json!({
             "line": small(&self.run.line.json), "restarts": self.run.restarts, "begun": begun, "tries": self.tries,
-            "refused": refused,
+            "refused": refused, "end": self.run.end.word(),
         })
     }
 
@@ -78,8 +78,10 @@ impl WaitingRun {
         };
         let refused = |value: &Value| Some(Refusals { count: value.get(0)?.as_u64()?, last: value.get(1)?.as_u64()? });
         let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
+        let run = KilledRun::from_line(LoggedStep::new(one.get("line")?.clone()))?;
+        let end = one.get("end").and_then(Value::as_str).map_or(Some(run.end), RunEnd::from_word)?;
         Some(Self {
-            run: KilledRun { restarts, ..KilledRun::from_line(LoggedStep::new(one.get("line")?.clone()))? },
+            run: KilledRun { restarts, end, ..run },
             begun: one.get("begun").and_then(begun),
             tries: one.get("tries")?.as_u64()?,
             // A build before this member has not written it, and does not read it.

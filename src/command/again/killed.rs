@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which runs of batch jobs failed after a kill at the job's memory limit, or were ended for owners, from the lines of the usage log.
+//! Which runs of batch jobs failed after a kill at the job's memory limit, or were ended for owners, from the lines of the usage log. Whether
+//! the scheduler has ended any other run that failed, it alone knows.
 //!
 //! The batch script decides: a job whose script succeeds has not failed, whatever was killed in it. The kill may be of one of the script's
 //! own processes, or of one in another step of the job on this node that has failed before the script ended. The lines of both come in any
@@ -54,6 +55,44 @@ pub struct KilledRun {
     pub ended: u64,
     /// How often the scheduler had restarted the job, as it said at the first look. The number tells this run from later ones.
     pub restarts: Option<u32>,
+    /// Why it has ended.
+    pub end: RunEnd,
+}
+
+/// Why a run has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// A process was killed at the job's memory limit.
+    Memory,
+    /// `jobfence hold` has ended it for owners of memory, and has told its user that it is requeued.
+    Owners,
+    /// Its script failed. Whether the scheduler has ended it is not known yet.
+    Unknown,
+    /// The scheduler has ended it at its time limit.
+    TimeLimit,
+    /// The scheduler has ended it for another job.
+    Preemption,
+}
+
+/// The ends that no line of the log tells, as what is kept has them.
+const ENDS: [(&str, RunEnd); 3] =
+    [("unknown", RunEnd::Unknown), ("time limit", RunEnd::TimeLimit), ("preemption", RunEnd::Preemption)];
+
+impl RunEnd {
+    /// The word for an end that no line of the log tells.
+    pub fn word(self) -> Option<&'static str> {
+        ENDS.iter().find(|(_, end)| *end == self).map(|(word, _)| *word)
+    }
+
+    /// The reverse of `word`.
+    pub fn from_word(word: &str) -> Option<Self> {
+        ENDS.iter().find(|(of, _)| *of == word).map(|(_, end)| *end)
+    }
+
+    /// Whether the scheduler has ended it, or may have.
+    pub fn is_of_scheduler(self) -> bool {
+        self.word().is_some()
+    }
 }
 
 impl KilledRun {
@@ -64,6 +103,7 @@ impl KilledRun {
             uid: u32::try_from(line.uid?).ok()?,
             began: began(&line)?,
             restarts: None,
+            end: if is_ended_for_owners(&line) { RunEnd::Owners } else { RunEnd::Memory },
             ended: seconds_of(line.ended.as_deref()?)?,
             line,
         })
@@ -79,17 +119,15 @@ impl KilledRun {
         cpus_of(&self.line)
     }
 
-    /// Whether `jobfence hold` has ended it for owners of memory, and has told its user that it is requeued.
-    pub fn is_ended_for_owners(&self) -> bool {
-        is_ended_for_owners(&self.line)
-    }
-
     /// Says that nothing more is done for it.
     pub fn say_not_requeued(&self, job: &str, why: &str) {
         let why = printable(why);
-        match self.is_ended_for_owners() {
-            true => log::warn!("{job} was ended for owners of memory, and is not requeued: {why}"),
-            false => log::warn!("{job} failed at its memory limit, and is not requeued: {why}"),
+        match self.end {
+            RunEnd::Memory => log::warn!("{job} failed at its memory limit, and is not requeued: {why}"),
+            RunEnd::Owners => log::warn!("{job} was ended for owners of memory, and is not requeued: {why}"),
+            RunEnd::Unknown => log::warn!("{job} failed, and whether it is to be requeued is not known: {why}"),
+            RunEnd::TimeLimit => log::warn!("{job} has reached its time limit, and is not requeued: {why}"),
+            RunEnd::Preemption => log::warn!("{job} was preempted, and is not requeued: {why}"),
         }
     }
 
@@ -151,8 +189,8 @@ enum PartOfRun {
 pub struct PartsOfRuns(BTreeMap<(String, String), PartOfRun>);
 
 impl PartsOfRuns {
-    /// Adds a line of this holder's.
-    pub fn add(&mut self, line: LoggedStep, holder: &str) -> Option<KilledRun> {
+    /// Adds a line of this holder's. `any_end`: a run that failed is wanted, too, if nothing here says why.
+    pub fn add(&mut self, line: LoggedStep, holder: &str, any_end: bool) -> Option<KilledRun> {
         let is_ours = line.schema.as_deref() == Some(SCHEMA)
             && line.holder.as_deref() == Some(holder)
             && line.end.as_deref() != Some(REAPED);
@@ -175,10 +213,12 @@ impl PartsOfRuns {
                 return KilledRun::from_line(line);
             }
             let run = kills.iter().find_map(|kill| kill.has_ended(&line));
-            if run.is_none() {
-                self.0.insert(key, PartOfRun::Script(Box::new(line)));
+            if run.is_some() {
+                return run;
             }
-            return run;
+            let other = any_end.then(|| KilledRun::from_line(line.clone())).flatten();
+            self.0.insert(key, PartOfRun::Script(Box::new(line)));
+            return other.map(|run| KilledRun { end: RunEnd::Unknown, ..run });
         }
         // Some lines do not say how the step ended. A step that is said to have succeeded is no reason for a failure.
         if !was_killed || step == EXTERN || line.exit.is_some_and(Exit::is_success) {
@@ -324,7 +364,7 @@ mod tests {
         let mut parts = PartsOfRuns::default();
         let mut runs = Vec::new();
         for line in lines {
-            runs.extend(parts.add(line.clone(), "h").map(|run| run.began));
+            runs.extend(parts.add(line.clone(), "h", false).map(|run| run.began));
             // As after a restart of `jobfence hold`.
             parts = PartsOfRuns::from_json(&parts.json());
         }
@@ -372,6 +412,33 @@ mod tests {
         }
     }
 
+    /// A kill at the memory limit is that key's alone, and so is an end for owners.
+    #[test]
+    fn any_other_script_that_failed_may_have_been_ended_by_the_scheduler() {
+        let of = |lines: &[LoggedStep], any_end| -> Vec<RunEnd> {
+            let mut parts = PartsOfRuns::default();
+            lines.iter().filter_map(|line| parts.add(line.clone(), "h", any_end)).map(|run| run.end).collect()
+        };
+        let script = |status, sentence| line("batch", (1000, 1100), status, sentence);
+        let step = || line("0", (1010, 1090), Some(1), KILLED);
+        for status in [1, 15, 143] {
+            assert_eq!(of(&[script(Some(status), "")], true), [RunEnd::Unknown]);
+            assert_eq!(of(&[script(Some(status), "")], false), []);
+        }
+        assert_eq!(of(&[script(Some(0), "")], true), []);
+        assert_eq!(of(&[script(None, "")], true), []);
+        assert_eq!(of(&[line("0", (1010, 1090), Some(15), "")], true), []);
+        assert_eq!(of(&[script(Some(137), KILLED)], true), [RunEnd::Memory]);
+        assert_eq!(of(&[step(), script(Some(1), "")], true), [RunEnd::Memory]);
+        // Which of both it is, the scheduler's state of the job says.
+        assert_eq!(of(&[script(Some(1), ""), step()], true), [RunEnd::Unknown, RunEnd::Memory]);
+        for (then, expected) in [("kill", None), ("requeue", Some(RunEnd::Owners))] {
+            let mut json = script(Some(137), "").json;
+            json["job_ended_for_owners"] = then.into();
+            assert_eq!(of(&[LoggedStep::new(json)], true), Vec::from_iter(expected));
+        }
+    }
+
     #[test]
     fn a_script_that_was_ended_for_owners_is_found_by_the_mark_in_its_line() {
         let of = |step: &str, status: i32, then: Value| {
@@ -379,8 +446,8 @@ mod tests {
             json["job_ended_for_owners"] = then;
             let mut parts = PartsOfRuns::default();
             // Only the line is kept, so it alone must say this.
-            let run = parts.add(LoggedStep::new(json), "h");
-            run.map(|run| KilledRun::from_line(run.line).unwrap().is_ended_for_owners())
+            let run = parts.add(LoggedStep::new(json), "h", false);
+            run.map(|run| KilledRun::from_line(run.line).unwrap().end == RunEnd::Owners)
         };
         assert_eq!(of("batch", 137, "requeue".into()), Some(true));
         for (step, status, then) in [
@@ -498,7 +565,7 @@ mod tests {
         let of = |level, memory, cpus| {
             let script = line("batch", (1000, 1100), Some(1), "");
             let mut parts = PartsOfRuns::default();
-            let run = parts.add(killed_at(level, memory, cpus), "h").or_else(|| parts.add(script, "h"));
+            let run = parts.add(killed_at(level, memory, cpus), "h", false).or_else(|| parts.add(script, "h", false));
             // Only the line is kept, so it alone must say this.
             run.map(|run| KilledRun::from_line(run.line).unwrap().is_killed_step_smaller())
         };
@@ -520,9 +587,9 @@ mod tests {
     fn what_nothing_is_expected_of_is_forgotten() {
         let mut parts = PartsOfRuns::default();
         let script = line("batch", (1000, 1100), Some(1), "");
-        parts.add(script, "h");
+        parts.add(script, "h", false);
         assert_eq!(parts.0.len(), 1);
-        parts.add(line("batch", (1000, 1100 + LATE), Some(0), ""), "h");
+        parts.add(line("batch", (1000, 1100 + LATE), Some(0), ""), "h", false);
         assert_eq!(parts.0.len(), 0);
     }
 }

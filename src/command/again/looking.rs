@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The child of `jobfence hold` that looks once for what `OnOutOfMemory` and `ScavengerEnd` are to do: `jobfence again-look`. It is no command
-//! for people, so the command line's definition does not have it.
+//! The child of `jobfence hold` that looks once for what `OnOutOfMemory`, `OnTimeLimit`, `OnPreempt` and `ScavengerEnd` are to do: `jobfence
+//! again-look`. It is no command for people, so the command line's definition does not have it.
 //!
 //! It waits for the scheduler's commands, for the users' name service and for users who stop what acts for them, and `hold` does not. It is
 //! root's, and the commands that act for a user are in its process group. When `hold` ends, it ends that group, and so itself.
@@ -21,6 +21,7 @@ use nix::unistd::{Pid, getpgrp, getpid, getppid, setpgid};
 
 use super::decided;
 use super::files::{AgainState, Refusals, WaitingRun};
+use super::key::AgainKey;
 use super::killed::KilledRun;
 use super::steps::{AfterLook, follow};
 use super::{AgainPart, LoggedFacts};
@@ -148,7 +149,10 @@ fn look_with(
     let taken = if part.reads_log() { Ok(()) } else { decided::take_over(usage_log, &mut state) };
     state.place = state.place.or(from_start.then_some(NO_LOG));
     let read = match wish {
-        LookWish::Keys(_) => read_on(part, &mut state, usage_log),
+        LookWish::Keys(loaded) => {
+            let any_end = AgainKey::OF_SCHEDULER.iter().any(|key| key.is_set(&loaded.config, Some(loaded)));
+            read_on(part, &mut state, usage_log, any_end)
+        }
         LookWish::Unknown => Ok(()),
         LookWish::Nothing => {
             // Lines that come while the key is off are never looked at. So the place in the log is forgotten.
@@ -207,7 +211,13 @@ fn look_with(
 }
 
 /// Reads new lines. The first look reads none: users know already what was there before the key was set.
-fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_>) -> Result<(), String> {
+/// `any_end`: runs that failed are wanted, too, if their lines do not say why.
+fn read_on(
+    part: &dyn AgainPart,
+    state: &mut AgainState,
+    usage_log: &UsageLog<'_>,
+    any_end: bool,
+) -> Result<(), String> {
     state.place = match state.place {
         None => {
             state.place = Some(followed::end(usage_log)?.unwrap_or(NO_LOG));
@@ -221,7 +231,7 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
     let (parts, waiting, holder) = (&mut state.parts, &mut state.waiting, part.holder());
     let read = followed::read_on(usage_log, &mut state.place, &mut |line| {
         let Ok(line) = serde_json::from_str(line).map(LoggedStep::new) else { return };
-        let Some(run) = parts.add(line, holder) else { return };
+        let Some(run) = parts.add(line, holder, any_end) else { return };
         if waiting.len() < MOST {
             waiting.push(WaitingRun { run, begun: None, tries: 0, refused: Refusals::default() });
         } else {
@@ -232,7 +242,7 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
     read
 }
 
-/// The configuration for a job. If the job's sections are not certain, both keys are off for it.
+/// The configuration for a job. If the job's sections are not certain, these keys are off for it.
 fn config_of(run: &KilledRun, loaded: &Loaded, known: &LoggedFacts) -> Config {
     let said = |text: &Option<String>| Fact::from(text.clone());
     let line = &run.line;
@@ -249,7 +259,13 @@ fn config_of(run: &KilledRun, loaded: &Loaded, known: &LoggedFacts) -> Config {
     user::know(&mut facts, &loaded.asked());
     match life::resolve(loaded, facts) {
         Ok(resolved) => resolved.config,
-        Err(_) => Config { on_out_of_memory: None, scavenger_end: false, ..loaded.config.clone() },
+        Err(_) => Config {
+            on_out_of_memory: None,
+            on_time_limit: 0,
+            on_preempt: 0,
+            scavenger_end: false,
+            ..loaded.config.clone()
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One killed run after the other: what is done at its scheduler, and what is said of it.
 //!
-//! The job is requeued and held, asks for more, and is let go. One that was ended for owners is only requeued. Each of these is done only
+//! The job is requeued and held, asks for more, and is let go. One that was ended, by the scheduler or for owners, is only requeued. Each of these is done only
 //! after a look that says that it is still to be done, and what was decided is kept before the first, with the scheduler's own count of
 //! restarts. So whenever `jobfence hold` ends, the next one goes on from there. The count grows with each requeue, so no kill leads to two.
 
@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use jobfence::config::{Config, Mode};
 
 use super::files::{Refusals, WaitingRun};
+use super::key::AgainKey;
 use super::killed::said_limit;
-use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, NextRun, size};
+use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit, NextRun, RunEnd, size};
 use crate::idle::speed;
 use crate::living::user_name;
 use crate::table::printable;
@@ -74,11 +75,6 @@ fn go_on(
     // The line names the user. So no name service is asked, which may hang.
     let user = waiting.run.line.user.clone().unwrap_or_else(|| user_name(waiting.run.uid));
     let job = format!("job {} of {}", printable(&waiting.run.job), printable(&user));
-    let run = waiting.run.clone();
-    let as_today = |why: &str| {
-        run.say_not_requeued(&job, why);
-        AfterLook::Done
-    };
     let is_late = waiting.run.ended.saturating_add(PATIENCE) < now;
     if waiting.begun.is_none() && !is_wanted(&waiting.run, config) {
         return AfterLook::Done;
@@ -90,7 +86,10 @@ fn go_on(
         Ok(found) => found,
         // A job that jobfence may have held is not given up: nobody else would release it.
         Err(why) if waiting.begun.is_some() => return again_later(waiting, now, &job, &why),
-        Err(why) if is_late || waiting.tries >= TRIES => return as_today(&why),
+        Err(why) if is_late || waiting.tries >= TRIES => {
+            waiting.run.say_not_requeued(&job, &why);
+            return AfterLook::Done;
+        }
         Err(why) => {
             log::debug!("{job} is looked at later: {why}");
             waiting.tries += 1;
@@ -98,10 +97,20 @@ fn go_on(
         }
     };
     // The number of restarts at the first look tells this run from later ones.
-    if let JobNow::Ending { restarts } | JobNow::Failed { restarts, .. } | JobNow::Ended { restarts } = found {
+    if let JobNow::Ending { restarts } | JobNow::Failed { restarts, .. } | JobNow::Ended { restarts, .. } = found {
         waiting.run.restarts.get_or_insert(restarts);
     }
+    if let JobNow::Ended { end, .. } = found {
+        waiting.run.end = end;
+    }
+    let run = waiting.run.clone();
+    let as_today = |why: &str| {
+        run.say_not_requeued(&job, why);
+        AfterLook::Done
+    };
     match (&found, waiting.begun) {
+        // It failed by itself, was cancelled, or was requeued by somebody else: no key is for that.
+        (JobNow::Other(_) | JobNow::Held { .. } | JobNow::Next, None) if run.end == RunEnd::Unknown => AfterLook::Done,
         (JobNow::Other(why), _) => as_today(why),
         (JobNow::Ending { .. } | JobNow::Failed { .. } | JobNow::Ended { .. }, begun) if is_late => {
             let done = || as_today("it has ended more than an hour ago");
@@ -148,17 +157,37 @@ fn go_on(
 
 /// Whether its job is to run again.
 fn is_wanted(run: &KilledRun, config: &Config) -> bool {
-    match run.is_ended_for_owners() {
-        true => config.scavenger_end,
-        false => config.on_out_of_memory.is_some(),
+    match run.end {
+        RunEnd::Memory => config.on_out_of_memory.is_some(),
+        RunEnd::Owners => config.scavenger_end,
+        RunEnd::Unknown => config.on_time_limit > 0 || config.on_preempt > 0,
+        RunEnd::TimeLimit => config.on_time_limit > 0,
+        RunEnd::Preemption => config.on_preempt > 0,
     }
+}
+
+/// Whether a job that was ended so runs again as it was: it has not been restarted too often. The error says why not.
+fn as_it_was(restarts: u32, run: &KilledRun, config: &Config) -> Result<NextRun, String> {
+    let (key, most) = match run.end {
+        RunEnd::TimeLimit => (AgainKey::OnTimeLimit, config.on_time_limit),
+        RunEnd::Preemption => (AgainKey::OnPreempt, config.on_preempt),
+        // Each such end is the site's doing, so no number of restarts is too many.
+        RunEnd::Owners | RunEnd::Memory | RunEnd::Unknown => return Ok(NextRun::Same),
+    };
+    if restarts >= most {
+        let key = key.name();
+        return Err(format!("it was restarted {restarts} times already, and {key}=requeue,{most} allows no more"));
+    }
+    Ok(NextRun::Same)
 }
 
 /// What the next run of a job is to have that was found so. `None`: there is to be none. The error says why there is none.
 fn wanted(found: &JobNow, run: &KilledRun, config: &Config) -> Option<Result<NextRun, String>> {
     match found {
-        // Each such end is the site's doing, so no number of restarts is too many.
-        JobNow::Ended { .. } => is_wanted(run, config).then_some(Ok(NextRun::Same)),
+        JobNow::Ended { restarts, barred, .. } => is_wanted(run, config).then(|| match barred {
+            Some(why) => Err((*why).to_owned()),
+            None => as_it_was(*restarts, run, config),
+        }),
         JobNow::Failed { restarts, asked, bounds } => config.on_out_of_memory.map(|again| {
             let more = size::next(again, *restarts, *asked, killed_at(run, *asked), bounds);
             more.and_then(|more| raises(more, run, config)).map(NextRun::More)
@@ -167,10 +196,16 @@ fn wanted(found: &JobNow, run: &KilledRun, config: &Config) -> Option<Result<Nex
     }
 }
 
-/// A job that was ended for owners is in its queue again.
+/// A job that asks for what it had before is in its queue again.
 fn requeued(waiting: &WaitingRun, job: &str) -> AfterLook {
     let restart = waiting.run.restarts.unwrap_or_default().saturating_add(1);
-    log::warn!("{job} was ended for owners of memory, and is requeued (restart {restart})");
+    match waiting.run.end {
+        RunEnd::TimeLimit => log::warn!("{job} has reached its time limit, and is requeued (restart {restart})"),
+        RunEnd::Preemption => log::warn!("{job} was preempted, and is requeued (restart {restart})"),
+        RunEnd::Owners | RunEnd::Memory | RunEnd::Unknown => {
+            log::warn!("{job} was ended for owners of memory, and is requeued (restart {restart})");
+        }
+    }
     AfterLook::Done
 }
 

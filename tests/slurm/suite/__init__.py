@@ -6,6 +6,6 @@ from contract import cases  # noqa: F401
 from . import (  # noqa: F401
     limits, memory, usage, sharing, delegated, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration, slurms_files,
     sections, facts, explained, manual, failure, user, hostile, placement, agreement, newer, card, configless, with_systemd, left_behind,
-    two_nodes, card_nodes, granted, stored, idle, again, signal_at, lend, outgrown, resized, metrics, adopted, commands, installed, used, pictures,
-    private, quota,
+    two_nodes, card_nodes, granted, stored, idle, again, time_limit, signal_at, lend, outgrown, resized, metrics, adopted, commands, installed, used,
+    pictures, private, quota,
 )

@@ -242,6 +242,25 @@ fn a_look_goes_on_where_the_last_one_stopped() {
     FINDS.set(None);
 }
 
+/// A line that does not say why its script failed.
+#[test]
+fn a_script_that_failed_is_looked_at_where_a_section_has_the_key() {
+    if !is_root() {
+        return crate::skip::skip("the log is root's");
+    }
+    for (section, expected) in [
+        ("[User=root]\nOnTimeLimit=requeue,2", vec!["1"]),
+        ("[User=root]\nOnPreempt=requeue,2", vec!["1"]),
+        ("[User=daemon]\nOnTimeLimit=requeue,2", vec![]),
+        ("", vec![]),
+    ] {
+        let site = Site::new(section);
+        site.wanted();
+        site.killed_of(1, json!({"sentences": [], "exit_status": 143, "user": "root"}));
+        assert_eq!(site.wanted(), expected, "{section}");
+    }
+}
+
 #[test]
 fn a_section_holds_for_whom_it_names() {
     if !is_root() {

@@ -24,6 +24,10 @@ struct Fake {
     restarts: Cell<u32>,
     mib: Cell<u64>,
     most: Option<u64>,
+    /// What has ended a run of which no line says it. `None`: it failed by itself.
+    ended_by: Option<RunEnd>,
+    /// Whether its user lets it run once.
+    is_forbidden: bool,
     trouble: Option<Trouble>,
     /// How many calls `jobfence hold` still makes before it dies, and whether the scheduler carries out the last one.
     left: Cell<u32>,
@@ -40,6 +44,8 @@ impl Fake {
             restarts: 1.into(),
             mib: 100.into(),
             most: None,
+            ended_by: Some(RunEnd::TimeLimit),
+            is_forbidden: false,
             trouble: None,
             left: u32::MAX.into(),
             is_done_at_last: false,
@@ -90,10 +96,14 @@ impl AgainPart for Fake {
             let bounds = MemoryBounds { per_node: self.most, ..MemoryBounds::default() };
             let restarts = self.restarts.get();
             let ending = JobNow::Ending { restarts };
-            match (self.has_failed.get(), run.is_ended_for_owners()) {
-                (true, true) => JobNow::Ended { restarts },
-                (true, false) => JobNow::Failed { restarts, asked, bounds },
+            match (self.has_failed.get(), run.end) {
                 (false, _) => ending,
+                (true, RunEnd::Memory) => JobNow::Failed { restarts, asked, bounds },
+                (true, RunEnd::Owners) => JobNow::Ended { restarts, end: RunEnd::Owners, barred: None },
+                (true, _) => match self.ended_by {
+                    Some(end) => JobNow::Ended { restarts, end, barred: self.is_forbidden.then_some("no") },
+                    None => JobNow::Other("Slurm says that it is FAILED".to_owned()),
+                },
             }
         } else if self.is_held.get() && Some(self.restarts.get()) == run.restarts.map(|count| count + 1) {
             JobNow::Held { asked: Some(AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() }) }
@@ -108,7 +118,7 @@ impl AgainPart for Fake {
         }
         self.call("requeue", || {
             self.has_failed.set(false);
-            self.is_held.set(!run.is_ended_for_owners());
+            self.is_held.set(run.end == RunEnd::Memory);
             self.restarts.set(self.restarts.get() + 1);
         })
     }
@@ -137,6 +147,11 @@ fn ended() -> WaitingRun {
     let mut json = waiting().run.line.json.clone();
     json["job_ended_for_owners"] = "requeue".into();
     WaitingRun { run: KilledRun::from_line(LoggedStep::new(json)).unwrap(), ..waiting() }
+}
+
+/// A run whose script failed, and no line says why.
+fn failed() -> WaitingRun {
+    WaitingRun { run: KilledRun { end: RunEnd::Unknown, ..waiting().run }, ..waiting() }
 }
 
 fn requeues() -> Config {
@@ -232,6 +247,66 @@ fn a_run_that_was_ended_for_owners_is_requeued_as_it_was() {
     let other = Fake { restarts: 2.into(), is_held: true.into(), has_failed: false.into(), ..Fake::new() };
     looks_at(WaitingRun { begun: Some(NextRun::Same), ..ended() }, &other, &requeues(), ENDED);
     assert!(other.calls.borrow().is_empty() && other.is_held.get());
+}
+
+/// It is requeued once for each end, as often as its key says. Wherever `jobfence hold` dies, nothing is done twice.
+#[test]
+fn a_run_that_the_scheduler_has_ended_is_requeued_as_it_was() {
+    let by = |end| Fake { ended_by: Some(end), ..Fake::new() };
+    let of_time = || Config { on_time_limit: 2, ..Config::default() };
+    let of_others = || Config { on_preempt: 2, ..Config::default() };
+    for (end, config) in [(RunEnd::TimeLimit, of_time()), (RunEnd::Preemption, of_others())] {
+        let fake = by(end);
+        assert_eq!(looks_at(failed(), &fake, &config, ENDED), AfterLook::Done);
+        assert_eq!(*fake.calls.borrow(), ["requeue"]);
+        assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (100, 2, false));
+        for calls in 1..=4 {
+            for is_done_at_last in [false, true] {
+                let fake = Fake { left: calls.into(), is_done_at_last, ..by(end) };
+                assert_eq!(looks_at(failed(), &fake, &config, ENDED), AfterLook::Done, "{calls}");
+                assert_eq!((fake.restarts.get(), fake.is_held.get()), (2, false), "{calls} {is_done_at_last}");
+            }
+        }
+    }
+    let untouched = |fake: Fake, config: &Config, one: WaitingRun| {
+        let (restarts, now) = (fake.restarts.get(), ENDED);
+        looks_at(one, &fake, config, now);
+        assert_eq!((fake.calls.borrow().len(), fake.restarts.get()), (0, restarts));
+    };
+    let both = || Config { on_preempt: 2, ..of_time() };
+    // Each key is for its own ends, and is the bound for them.
+    untouched(by(RunEnd::TimeLimit), &of_others(), failed());
+    untouched(by(RunEnd::Preemption), &of_time(), failed());
+    untouched(by(RunEnd::TimeLimit), &config(), failed());
+    untouched(Fake { restarts: 2.into(), ..by(RunEnd::TimeLimit) }, &Config { on_preempt: 9, ..both() }, failed());
+    untouched(Fake { restarts: 2.into(), ..by(RunEnd::Preemption) }, &Config { on_time_limit: 9, ..both() }, failed());
+    untouched(by(RunEnd::TimeLimit), &both(), waiting());
+    untouched(by(RunEnd::TimeLimit), &both(), ended());
+    // It failed by itself, its user forbids it, or has cancelled it or requeued it.
+    untouched(Fake { ended_by: None, ..Fake::new() }, &both(), failed());
+    untouched(Fake { is_forbidden: true, ..Fake::new() }, &both(), failed());
+    untouched(Fake { is_cancelled: true.into(), ..Fake::new() }, &both(), failed());
+    let again = KilledRun { restarts: Some(0), ..failed().run };
+    untouched(Fake::new(), &both(), WaitingRun { run: again, ..failed() });
+    untouched(Fake::new(), &Config { mode: Mode::Observe, ..both() }, failed());
+    untouched(Fake::new(), &Config::default(), failed());
+}
+
+/// What a release before this one has kept has no such member, and what a later one keeps may have another word.
+#[test]
+fn why_a_run_has_ended_is_kept() {
+    for end in [RunEnd::Unknown, RunEnd::TimeLimit, RunEnd::Preemption] {
+        let one = WaitingRun { run: KilledRun { end, ..failed().run }, ..failed() };
+        assert_eq!(WaitingRun::from_json(&one.json()).unwrap().run.end, end);
+    }
+    for (one, end) in [(waiting(), RunEnd::Memory), (ended(), RunEnd::Owners)] {
+        let mut json = one.json();
+        assert_eq!(WaitingRun::from_json(&json).unwrap().run.end, end);
+        json.as_object_mut().unwrap().remove("end");
+        assert_eq!(WaitingRun::from_json(&json).unwrap().run.end, end);
+        json["end"] = "a later word".into();
+        assert!(WaitingRun::from_json(&json).is_none());
+    }
 }
 
 /// Nothing of it is held, so it is given up as one for which nothing was begun.

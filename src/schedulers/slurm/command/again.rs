@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A batch job that failed at its memory limit: `scontrol requeuehold`, `update` and `release`, each in the name of the job's user. One that
-//! was ended for owners: `scontrol requeue`.
+//! was ended, by slurmctld or for owners: `scontrol requeue`.
 //!
 //! slurmctld requeues a batch job that has ended as long as it knows it (MinJobAge), and counts that in its `RestartCnt`. It then lets the
 //! job wait, for two minutes by default, until the credential of the last run is void. An update of root's would lift the limits of the job's QOS and
@@ -21,10 +21,10 @@ use jobfence::sys::program::{AskedProgram, Silence};
 use nix::unistd::User;
 
 use super::job::{KEPT, run_until};
-use crate::again::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryBounds, MemoryUnit};
+use crate::again::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryBounds, MemoryUnit, RunEnd};
 use crate::table::printable;
 
-/// Slurm, for `OnOutOfMemory` and `ScavengerEnd`.
+/// Slurm, for `OnOutOfMemory`, `OnTimeLimit`, `OnPreempt` and `ScavengerEnd`.
 pub struct SlurmAgain;
 
 /// The fields of squeue. They are the same in all releases from 22.05 to 26.05.
@@ -35,6 +35,9 @@ const HELD: &str = "job requeued in held state";
 
 /// States in which a run has failed by itself. A job that was cancelled, or ran into its time limit, is in another.
 const FAILED: [&str; 2] = ["FAILED", "OUT_OF_MEMORY"];
+
+/// States of a run that slurmctld has ended (22.05 to 26.05): at its time limit, or for another job.
+const ENDED: [(&str, RunEnd); 2] = [("TIMEOUT", RunEnd::TimeLimit), ("PREEMPTED", RunEnd::Preemption)];
 
 /// How far the clocks of a node and of the controller may differ, in seconds.
 const CLOCKS: u64 = 60;
@@ -83,14 +86,18 @@ impl AgainPart for SlurmAgain {
                 Ok(JobNow::Held { asked: asked(&shown).ok() })
             }
             Some(now) => Ok(now),
-            None if run.is_ended_for_owners() => Ok(JobNow::Ended { restarts: job.restarts }),
-            None => failed(&job, run, deadline),
+            None => match ended(&job, run) {
+                Some(end) => {
+                    Ok(JobNow::Ended { restarts: job.restarts, end, barred: (!job.may_requeue).then_some(FORBIDDEN) })
+                }
+                None => failed(&job, run, deadline),
+            },
         }
     }
 
     fn requeue(&self, run: &KilledRun, deadline: Instant) -> Result<(), AgainTrouble> {
         // What asks for no more is not held, so nobody must let it go.
-        let word = if run.is_ended_for_owners() { "requeue" } else { "requeuehold" };
+        let word = if run.end == RunEnd::Memory { "requeuehold" } else { "requeue" };
         self.tell(run, deadline, &|name| vec![word.to_owned(), name.to_owned()])
     }
 
@@ -230,11 +237,25 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
     Err(PURGED.to_owned())
 }
 
+/// The reason if its user or the site forbids a requeue.
+const FORBIDDEN: &str = "it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)";
+
 /// The reason if it is not certain that this run is the killed one.
 const NOT_THIS: &str =
     "by its times in Slurm, this is another run of it, or the clocks of the controller and of this node differ";
 
-/// What follows from its state. `None`: the run has failed, and more must be asked.
+/// Why the run has ended, if its job is requeued as it is for that.
+fn ended(job: &QueuedRun, run: &KilledRun) -> Option<RunEnd> {
+    match run.end {
+        RunEnd::Memory => None,
+        RunEnd::Owners => Some(RunEnd::Owners),
+        RunEnd::Unknown | RunEnd::TimeLimit | RunEnd::Preemption => {
+            ENDED.iter().find(|(state, _)| *state == job.state).map(|(_, end)| *end)
+        }
+    }
+}
+
+/// What follows from its state. `None`: the run has failed or was ended, and more must be asked.
 fn state(job: &QueuedRun, run: &KilledRun) -> Option<JobNow> {
     let says = |state: &str| JobNow::Other(format!("Slurm says that it is {}", printable(state)));
     let other = |why: &str| Some(JobNow::Other(why.to_owned()));
@@ -245,23 +266,27 @@ fn state(job: &QueuedRun, run: &KilledRun) -> Option<JobNow> {
         let is_ours = job.is_held && run.restarts.is_some_and(|count| count.checked_add(1) == Some(job.restarts));
         return Some(if is_ours { JobNow::Held { asked: None } } else { JobNow::Next });
     }
-    let has_failed = FAILED.contains(&job.state.as_str());
+    let is_of_slurm = run.end.is_of_scheduler();
+    let has_failed = if is_of_slurm { ended(job, run).is_some() } else { FAILED.contains(&job.state.as_str()) };
     match run.restarts {
         Some(restarts) if job.restarts != restarts => return Some(JobNow::Next),
         Some(_) => {}
         // A script begins after its job, and the job ends with it.
         None => {
             let has_begun = job.began.is_some_and(|began| began <= run.began.saturating_add(CLOCKS));
-            let has_ended = job.ended.is_some_and(|ended| ended.abs_diff(run.ended) <= CLOCKS);
+            // slurmctld ends a job, and then the script has the time of KillWait.
+            let has_ended = job.ended.is_some_and(|ended| match is_of_slurm {
+                true => ended <= run.ended.saturating_add(CLOCKS),
+                false => ended.abs_diff(run.ended) <= CLOCKS,
+            });
             if !has_begun || has_failed && !has_ended {
                 return other(NOT_THIS);
             }
         }
     }
     match job.state.as_str() {
-        _ if has_failed && !job.may_requeue => {
-            other("it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)")
-        }
+        _ if has_failed && is_of_slurm => None,
+        _ if has_failed && !job.may_requeue => other(FORBIDDEN),
         _ if has_failed => None,
         state if ENDING.contains(&state) => Some(JobNow::Ending { restarts: job.restarts }),
         state => Some(says(state)),

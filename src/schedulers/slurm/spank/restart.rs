@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The line of a batch job that runs again, where `OnOutOfMemory` or `ScavengerEnd` has jobs do so.
+//! The line of a batch job that runs again, where a key has jobs do so (`OnOutOfMemory`, `OnTimeLimit`, `OnPreempt`, `ScavengerEnd`).
 //!
 //! slurmd truncates the output of such a job: so nothing that was written before its start would be read.
 
@@ -18,9 +18,11 @@ pub fn tell(spank: &Spank, config: &Config, key: &JobKey, memory: Option<u64>) {
         _ if key.step.as_str() != "batch" => return,
         // An end for owners is the site's doing, and bounded by nothing.
         _ if config.scavenger && config.scavenger_end => u32::MAX,
-        Some(again) => again.most,
-        None => return,
+        again => again.map_or(0, |again| again.most).max(config.on_time_limit).max(config.on_preempt),
     };
+    if most == 0 {
+        return;
+    }
     let restarts = spank.getenv(c"SLURM_RESTART_COUNT").ok().flatten().and_then(|count| count.parse::<u16>().ok());
     let restarts = restarts.filter(|restarts| (1..=most).contains(&u32::from(*restarts)));
     if let (Some(restarts), Some(memory)) = (restarts, memory) {

@@ -59,6 +59,47 @@ fn the_state_of_the_run_decides() {
     assert_eq!(of(&held), Ok(Some(JobNow::Held { asked: None })));
 }
 
+/// The end of a run is slurmctld's word, and nobody else's.
+#[test]
+fn slurmctld_says_whether_it_has_ended_the_run() {
+    let failed = KilledRun { restarts: Some(1), end: RunEnd::Unknown, ..run(100, 1) };
+    let of = |said: &str| find(said, &failed).map(|job| (state(&job, &failed), ended(&job, &failed))).unwrap();
+    let other = |state: &str| Some(JobNow::Other(format!("Slurm says that it is {state}")));
+    for (said, expected) in [
+        (job("TIMEOUT", 1, "TimeLimit"), (None, Some(RunEnd::TimeLimit))),
+        (job("PREEMPTED", 1, "None"), (None, Some(RunEnd::Preemption))),
+        // Whether its user forbids it is said with its end.
+        (job("TIMEOUT", 1, "TimeLimit").replace("|1|all", "|0|all"), (None, Some(RunEnd::TimeLimit))),
+        (job("COMPLETING", 1, "TimeLimit"), (Some(JobNow::Ending { restarts: 1 }), None)),
+        (job("TIMEOUT", 2, "TimeLimit"), (Some(JobNow::Next), Some(RunEnd::TimeLimit))),
+        (job("FAILED", 1, "NonZeroExitCode"), (other("FAILED"), None)),
+        (job("OUT_OF_MEMORY", 1, "OutOfMemory"), (other("OUT_OF_MEMORY"), None)),
+        (job("CANCELLED", 1, "None"), (other("CANCELLED"), None)),
+        (job("NODE_FAIL", 1, "None"), (other("NODE_FAIL"), None)),
+        (job("DEADLINE", 1, "DeadLine"), (other("DEADLINE"), None)),
+        (job("PENDING", 2, "None"), (Some(JobNow::Next), None)),
+    ] {
+        assert_eq!(of(&said), expected, "{said}");
+    }
+    let killed = KilledRun { end: RunEnd::Memory, ..failed };
+    let found = find(&job("TIMEOUT", 1, "TimeLimit"), &killed).unwrap();
+    assert_eq!((state(&found, &killed), ended(&found, &killed)), (other("TIMEOUT"), None));
+}
+
+/// The script has the time of KillWait behind the end of its job.
+#[test]
+fn a_script_may_end_long_after_slurmctld_has_ended_its_job() {
+    let failed = KilledRun { end: RunEnd::Unknown, ..run(100, 1) };
+    let of = |seconds: i64| {
+        let ended = failed.ended.checked_add_signed(seconds).unwrap();
+        find(&format!("12|12|7|TIMEOUT|4|1|all|n1|1000|{ended}|TimeLimit|\n"), &failed)
+            .map(|job| state(&job, &failed))
+            .unwrap()
+    };
+    assert_eq!([-900, -61, 0, 60].map(of), [const { None }; 4]);
+    assert_eq!(of(61), Some(JobNow::Other(NOT_THIS.to_owned())));
+}
+
 #[test]
 fn another_run_is_told_by_its_time_until_its_number_is_known() {
     let ended = run(100, 1).ended;
