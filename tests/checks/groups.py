@@ -99,7 +99,7 @@ FILES_FOR_TESTS = "--so", "target/debug/libjobfence.so", "--bin", "target/debug/
 CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
 PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
 CHECKED_CASES = (*CASES, "--no-release")
-PARTS, NODES_PARTS = 4, 2  # of the cases of a private Slurm, side by side
+PARTS, PATIENT_PARTS, NODES_PARTS = 4, 3, 2  # of the cases of a private Slurm, side by side
 
 # The tests of cargo, by their files. A file that is in no list is of the host's, and ends soon.
 FILES_OF = {
@@ -189,8 +189,9 @@ GROUPS = (
     Group("hook short", ((*PYTHON, "tests/pbs/replay.py", *FILES_FOR_TESTS, "--short"),), about=30, builds=(BUILT,), tiers=("quick",), **HOOK),
     *(Group(f"slurm {part}/{PARTS}", ((*CHECKED_CASES, "--no-patient", "--slice", f"{part}/{PARTS}"),), about=200, units=THIRD,
             **PRIVATE_SLURM) for part in range(1, PARTS + 1)),
-    Group("slurm patient", ((*CHECKED_CASES, "--patient", "--bin-for-tests", FILES_FOR_TESTS[-1]),), about=250, units=THIRD,
-          **PRIVATE_SLURM | {"builds": (RELEASE, BUILT)}),
+    *(Group(f"slurm patient {part}/{PATIENT_PARTS}",
+            ((*CHECKED_CASES, "--patient", "--bin-for-tests", FILES_FOR_TESTS[-1], "--slice", f"{part}/{PATIENT_PARTS}"),), about=200,
+            units=THIRD, **PRIVATE_SLURM | {"builds": (RELEASE, BUILT)}) for part in range(1, PATIENT_PARTS + 1)),
     *(Group(f"slurm two nodes {part}/{NODES_PARTS}", ((*CHECKED_CASES, "--site", "two-nodes", "--slice", f"{part}/{NODES_PARTS}"),),
             about=150, units=THIRD, **PRIVATE_SLURM) for part in range(1, NODES_PARTS + 1)),
     # What a shorter test notices, too.
