@@ -71,10 +71,8 @@ fn run(docker: &Path, words: &[OsString]) -> Result<Infallible, String> {
         }
         Some(_) if !has_cgroups(docker, before).map_err(refused)? => {}
         Some(parent) => {
-            let (said, behind) = words.split_at(options + count);
-            check_words(behind).map_err(refused)?;
-            let option = OsString::from(format!("--cgroup-parent={parent}"));
-            return become_docker(docker, &[said, &[option], behind].concat());
+            let words = below(&parent, words, options + count).map_err(refused)?;
+            return become_docker(docker, &words);
         }
     }
     become_docker(docker, words)
@@ -96,6 +94,13 @@ pub fn words_of(words: &[OsString], command: &str) -> Option<usize> {
         [long, word, ..] if long == LONG && word == command => Some(2),
         _ => None,
     }
+}
+
+/// The same words, of which `command` end with the command, for a container below this directory.
+fn below(parent: &str, words: &[OsString], command: usize) -> Result<Vec<OsString>> {
+    let (said, behind) = words.split_at(command);
+    check_words(behind)?;
+    Ok([said, &[OsString::from(format!("--cgroup-parent={parent}"))], behind].concat())
 }
 
 /// Refuses words with which the container would leave the job. They may be the container's own, whose place among the words only docker(1)
@@ -212,9 +217,12 @@ mod tests {
 
     #[test]
     fn a_container_that_would_leave_its_job_is_refused() {
-        let says = |text: &str| check_words(&words(text)).map_err(|error| error.to_string());
+        let says = |text: &str| {
+            let said = below("/p", &words(&format!("-D run {text}")), 2).map_err(|error| error.to_string())?;
+            Ok::<_, String>(said.join(OsStr::new(" ")).into_string().unwrap())
+        };
         for fine in ["-ti --rm x", "--restart no x", "--restart=no x", "x --cgroup"] {
-            assert_eq!(says(fine), Ok(()), "{fine}");
+            assert_eq!(says(fine), Ok(format!("-D run --cgroup-parent=/p {fine}")));
         }
         for (words, why) in [
             ("--cgroup-parent=/a x", "another cgroup"),

@@ -174,7 +174,15 @@ mod tests {
 
     fn plan() -> Plan {
         let job = Limits { oom_group: false, swap_yields: false, ..limits() };
-        Plan { job, step: limits(), task: limits(), scavenger: true, weighs: true, ..Plan::default() }
+        Plan {
+            job,
+            step: limits(),
+            task: limits(),
+            scavenger: true,
+            weighs: true,
+            delegate: Delegation::Containers,
+            ..Plan::default()
+        }
     }
 
     #[test]

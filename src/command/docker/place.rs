@@ -18,15 +18,18 @@ fn of(text: &str) -> Result<Option<String>> {
     // What begins with `..` is outside of this process's cgroup namespace, and cannot be named to others.
     let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| !path.starts_with("/.."));
     let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
+    let is_v1 =
+        |line: &str| !line.starts_with("0::") && line.splitn(3, ':').nth(2).is_some_and(|path| step_of(path).is_some());
+    if text.lines().any(is_v1) {
+        // Docker would make directories in each hierarchy of v1, also where the job has none.
+        return Err(Error::new("containers can be in jobs only on cgroup v2"));
+    }
     if let Some((step, below)) = unified.and_then(step_of) {
         if below.is_empty() {
             return Err(Error::new("the job's processes are in its cgroup itself, so there is no room for another")
                 .hint("your administrator can set Delegate=containers in jobfence.conf"));
         }
         return Ok(Some(format!("{step}/{BRANCH}")));
-    }
-    if paths().any(|path| step_of(path).is_some()) {
-        return Err(Error::new("containers can be in jobs only on cgroup v2"));
     }
     let is_schedulers = |path: &str| {
         let names: Vec<&str> = path.split('/').collect();
@@ -70,6 +73,7 @@ mod tests {
         for (text, why) in [
             (format!("0::{step}\n"), "Delegate=containers"),
             (format!("4:memory:{step}/user\n0::/\n"), "only on cgroup v2"),
+            (format!("4:memory:{step}\n0::{step}/user\n"), "only on cgroup v2"),
             ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n".to_owned(), "the scheduler itself"),
         ] {
             assert!(of(&text).is_err_and(|error| error.contains(why)), "{text}");

@@ -403,9 +403,17 @@ def docker_by_its_socket(site):
         pid = container(1234)
         text = kernel.read(f"/proc/{pid}/cgroup")
         expect(not job.has(text), f"the container is in {text}")
+        why = as_a_stray(site, pid)
+        expect(why and re.match(r"container [0-9a-f]{12}, since \d{4}-.*: after 60 s", why), f"of the container jobfence strays says {why}")
         job.jobfence("close")
         expect(kernel.is_alive(pid), "the container has ended with the job")
         subprocess.run(["kill", "-KILL", str(pid)])
+
+
+def as_a_stray(site, pid):
+    """What `jobfence strays` says of the process; None if that is in a fence."""
+    done = site.command("jobfence", "strays", "--json", "-o", "Strays=report")
+    return next((one["why"] for one in json.loads(done.stdout)["processes"] if one["pid"] == pid), None)
 
 
 @case
@@ -441,6 +449,7 @@ def expect_in_its_job(site, job, pid):
     """The container of this process is in the job, and ends with it. The loop in it has half a CPU, and no more."""
     text = kernel.read(f"/proc/{pid}/cgroup")
     expect(job.has(text) and "/step_0/docker/" in text, f"the container is in {text}")
+    expect_equal(as_a_stray(site, pid), None, "what jobfence strays says of the container")
     group = kernel.Group.of(pid)
     expect_equal(group.cpu_limit(), 0.5, "the CPUs of its step")
     expect_equal(group.memory_limit(), 200 * MIB, "the memory of its step")
