@@ -59,9 +59,11 @@ pub fn docker() -> ExitCode {
 fn run(docker: &Path, words: &[OsString]) -> Result<Infallible, String> {
     let options = options_in(words);
     let (before, rest) = words.split_at(options);
-    let Some(count) = ["run", "create"].iter().find_map(|command| words_of(rest, command)) else {
-        return become_docker(docker, words);
-    };
+    let count_of = |commands: [&str; 2]| commands.iter().find_map(|command| words_of(rest, command));
+    if let Some(count) = count_of(["start", "restart"]) {
+        refuse_another_jobs(docker, before, rest.get(count..).unwrap_or_default()).map_err(|why| why.to_string())?;
+    }
+    let Some(count) = count_of(["run", "create"]) else { return become_docker(docker, words) };
     let refused = |why: Error| format!("this container cannot be in its job: {why}");
     match place::of_this_process().map_err(refused)? {
         None => {
@@ -94,6 +96,22 @@ pub fn words_of(words: &[OsString], command: &str) -> Option<usize> {
         [long, word, ..] if long == LONG && word == command => Some(2),
         _ => None,
     }
+}
+
+/// Refuses to start one of these containers again if it was another job's: it would run where that job was, and without limits if the job
+/// has ended. Words that name no container do not matter.
+fn refuse_another_jobs(docker: &Path, options: &[OsString], words: &[OsString]) -> Result<()> {
+    let inspect = ["inspect", "--type=container", "--format={{.HostConfig.CgroupParent}}"].map(OsStr::new);
+    for name in words.iter().filter(|word| !word.as_bytes().starts_with(b"-")) {
+        let asked = options.iter().map(OsString::as_os_str).chain(inspect).chain([name.as_os_str()]);
+        let Ok(parent) = ask(docker, &asked.collect::<Vec<_>>()) else { continue };
+        if place::step_of(&parent).is_some() && place::of_this_process() != Ok(Some(parent)) {
+            return Err(Error::new("this container is another job's, and cannot run here:")
+                .value(name.display())
+                .hint("make another by 'docker run'"));
+        }
+    }
+    Ok(())
 }
 
 /// The same words, of which `command` end with the command, for a container below this directory.

@@ -440,6 +440,13 @@ def docker_by_the_link(site):
             job.does(RUN.format(LINK, "", "sleep 1238") + f" 2>{note}; touch {note}.done")
             until((note.parent / "whole.done").exists, 30, "a refusal")
             expect_in("Delegate=containers", note.read_text(), "what the link says in a job that is not divided")
+        with in_a_job(site, "-o", "Delegate=containers") as job:
+            note = job.directory / "made"
+            job.does(RUN.format(LINK, "", "sleep 1240").replace(" run --rm ", " create --name=left ") + f" >{note} 2>&1; touch {note}.done")
+            until((note.parent / "made.done").exists, 30, "a container that is made")
+        said = site.as_user("alice", ["sg", "docker", "-c", f"{LINK} start left"])
+        expect_in("this container is another job's", said.stderr, f"what the link says to start one that said {note.read_text()}")
+        expect(not containers(1240), "another job's container runs")
         outside = site.as_user("alice", ["sh", "-c", RUN.format(LINK, "-d", "sleep 1239")])
         expect_equal(outside.returncode, 0, f"outside of a job, the exit status of the link, which says {outside.stderr}")
         subprocess.run(["kill", "-KILL", str(container(1239))])
