@@ -212,6 +212,27 @@ fn each_end_has_a_clear_answer() {
     assert!(site.is_clean());
 }
 
+/// Docker's daemon can make a cgroup only beside those of the step's processes, and only where cgroup2 has the controllers.
+#[test]
+fn processes_leave_room_for_containers_where_there_can_be_any() {
+    let Some(site) = Site::new("containers") else { return };
+    let opened = site.open(&["--mem", "64M", "-o", "Delegate=containers"]);
+    assert!(opened.status.success(), "{opened:?}");
+    let path = out(&opened).trim().to_owned();
+    let sleeper = Started::sleeper();
+    site.done(&["attach", "--job", JOB, &sleeper.pid()]);
+    let given = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    let has_room = ["cpu", "memory", "pids"].iter().all(|one| given.split_whitespace().any(|found| found == *one));
+    let cgroup = sleeper.cgroup();
+    assert!(cgroup.contains(&path) && cgroup.contains(&format!("{path}/user\n")) == has_room, "{cgroup}");
+    if has_room {
+        let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(format!("/sys/fs/cgroup{path}/user")).unwrap());
+        assert_eq!(owner, 0, "the directory is root's");
+    }
+    site.done(&["close", "--job", JOB]);
+    assert!(site.is_clean());
+}
+
 /// The janitor would not remove it: a fence with a manual holder lives until the next boot.
 #[test]
 fn a_fence_that_cannot_be_limited_is_taken_back() {
