@@ -184,8 +184,8 @@ impl Fence {
 
     /// Whether the step's processes live in a directory below the step's, beside which there can be others.
     fn is_divided(&self, tree: &Tree) -> bool {
-        let divided = self.limits.plan.as_ref().map_or(Delegation::No, |plan| plan.delegate);
-        tree.hierarchy().version == Version::V2 && divided != Delegation::No
+        let is_planned = self.limits.plan.as_ref().is_some_and(|plan| plan.delegate != Delegation::No);
+        is_planned && tree.hierarchy().version == Version::V2
     }
 
     /// Whether that directory is their user's.
@@ -197,8 +197,8 @@ impl Fence {
     /// directories would lose them.
     pub fn undivided(&self) -> Option<Error> {
         // A daemon that makes containers leaves the processes where they are.
-        let is_divided = |tree: &&Tree| tree.own().is_none() && self.is_divided(tree);
-        let overlay = self.trees.iter().find(is_divided).filter(|_| self.is_users())?;
+        let is_theirs = |tree: &&Tree| tree.own().is_none() && tree.hierarchy().version == Version::V2;
+        let overlay = self.trees.iter().find(is_theirs).filter(|_| self.is_users())?;
         let error = Error::new(
             "the scheduler itself has the job's processes in cgroups, and would lose them if the job divided these, in",
         );

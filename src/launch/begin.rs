@@ -90,10 +90,7 @@ impl Begin<'_> {
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
-        let (mut plan, mut errors) = plan();
-        if plan.delegate == Delegation::Containers && delegation::obstacle(&host.layout).is_some() {
-            plan.delegate = Delegation::No;
-        }
+        let (plan, mut errors) = plan();
         let asked = requests.controllers();
         let mut more = asked.clone();
         if plan.delegate != Delegation::No && config.mode == Mode::Enforce {

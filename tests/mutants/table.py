@@ -1738,10 +1738,10 @@ BREAKS = (
         "unit a_container_is_beside_the_processes_that_ask",
     ),
     Break(
-        "a_step_is_divided_on_v1", "src/launch/begin.rs",
-        "if plan.delegate == Delegation::Containers && delegation::obstacle(&host.layout).is_some() {",
-        "if false {",
-        "host life processes_leave_room_for_containers_where_there_can_be_any",
+        "what_containers_need_is_their_users", "src/fence/attach.rs",
+        "given.filter(|_| self.is_users())",
+        "given",
+        "host life processes_leave_room_for_containers_on_cgroup2",
     ),
     Break(
         "a_later_process_leaves_no_room_for_containers", "src/record/plan.rs",
