@@ -127,8 +127,8 @@ pub struct Plan {
     pub scavenger: bool,
     /// Whether CPU time is shared by weight, so that a user's weight is the sum of the jobs'.
     pub weighs: bool,
-    /// Whether the step's user may divide the step's cgroup.
-    pub delegate: bool,
+    /// Who may divide the step's cgroup. It is never [`Delegation::Request`].
+    pub delegate: Delegation,
 }
 
 /// The directories that are limited, the outermost first.
@@ -198,7 +198,7 @@ impl Plan {
             task: self.task.at_most(other.task),
             scavenger: self.scavenger || other.scavenger,
             weighs: self.weighs || other.weighs,
-            delegate: self.delegate && other.delegate,
+            delegate: self.delegate.min(other.delegate),
         }
     }
 }
@@ -438,7 +438,7 @@ pub fn of_step<Map: CoreMap>(
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
     errors.extend(obey(&mut plan, &resolved.config, requests));
-    plan.delegate = has_tasks && delegates(&resolved.config, requests);
+    plan.delegate = if has_tasks { delegates(&resolved.config, requests) } else { Delegation::No };
     if !has_tasks {
         // On cgroup2 this step could hold no process beside directories of tasks.
         plan.task = Limits::default();
@@ -451,13 +451,14 @@ pub fn of_step<Map: CoreMap>(
     (plan, errors)
 }
 
-/// Whether the step's user may divide the step's cgroup: only if the site allows it, and the user does not decline.
-pub fn delegates(config: &Config, requests: &UserRequests) -> bool {
-    match config.delegate {
-        Delegation::No => false,
+/// Who may divide the step's cgroup: its user only if the site allows it, and the user does not decline.
+pub fn delegates(config: &Config, requests: &UserRequests) -> Delegation {
+    let is_users = match config.delegate {
+        Delegation::No | Delegation::Containers => return config.delegate,
         Delegation::Request => requests.delegate() == Some(true),
         Delegation::Yes => requests.delegate() != Some(false),
-    }
+    };
+    if is_users { Delegation::Yes } else { Delegation::No }
 }
 
 /// As [`plan`], if it may not be known which sections of the configuration a job has: the lowest of each limit among all candidates. A
@@ -547,11 +548,13 @@ mod tests {
     #[test]
     fn a_job_divides_itself_only_if_the_site_and_the_user_want_it() {
         let asks = |delegate| UserRequests { job: Requests { delegate, ..Requests::default() }, ..Default::default() };
-        let found = [Delegation::No, Delegation::Request, Delegation::Yes].map(|delegate| {
+        let all = [Delegation::No, Delegation::Containers, Delegation::Request, Delegation::Yes];
+        let found = all.map(|delegate| {
             let config = Config { delegate, ..Config::default() };
             [None, Some(false), Some(true)].map(|asked| delegates(&config, &asks(asked)))
         });
-        assert_eq!(found, [[false; 3], [false, false, true], [true, false, true]]);
+        let (no, containers, yes) = (Delegation::No, Delegation::Containers, Delegation::Yes);
+        assert_eq!(found, [[no; 3], [containers; 3], [no, no, yes], [yes, no, yes]]);
     }
 
     #[test]

@@ -212,6 +212,28 @@ fn each_end_has_a_clear_answer() {
     assert!(site.is_clean());
 }
 
+/// Docker's daemon can make a cgroup only beside that of the step's processes, on cgroup2.
+#[test]
+fn processes_leave_room_for_containers_on_cgroup2() {
+    let Some(site) = Site::new("containers") else { return };
+    let opened = site.open(&["--mem", "64M", "-o", "Delegate=containers"]);
+    assert!(opened.status.success(), "{opened:?}");
+    let path = out(&opened).trim().to_owned();
+    let sleeper = Started::sleeper();
+    site.done(&["attach", "--job", JOB, &sleeper.pid()]);
+    let cgroup = sleeper.cgroup();
+    for line in cgroup.lines().filter(|line| line.contains(&path)) {
+        assert_eq!(line.ends_with(&format!("{path}/user")), line.starts_with("0::"), "{cgroup}");
+    }
+    for top in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+        let owner = fs::metadata(format!("{top}{path}/user")).map(|found| std::os::unix::fs::MetadataExt::uid(&found));
+        assert_eq!(owner.unwrap_or(0), 0, "the directory is root's");
+    }
+    assert!(cgroup.contains(&path), "{cgroup}");
+    site.done(&["close", "--job", JOB]);
+    assert!(site.is_clean());
+}
+
 /// The janitor would not remove it: a fence with a manual holder lives until the next boot.
 #[test]
 fn a_fence_that_cannot_be_limited_is_taken_back() {

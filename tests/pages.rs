@@ -212,7 +212,7 @@ fn manual_pages_parse_and_no_word_is_misspelt() {
 }
 
 /// The ways in which a user can try to leave a job, in the table's order.
-const WAYS_OUT: [&str; 11] = [
+const WAYS_OUT: [&str; 12] = [
     "ssh to a node, own",
     "ssh to a node, overlay",
     "qrsh by `sshd -i`",
@@ -223,6 +223,7 @@ const WAYS_OUT: [&str; 11] = [
     "tmux",
     "`systemd-run --user`",
     "Docker's socket",
+    "Docker by our link",
     "podman without root",
 ];
 

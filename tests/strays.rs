@@ -338,6 +338,49 @@ fn strays_are_only_reported_where_they_may_be_something_else() {
     assert!(beside("sge_execd").contains("\"action\":\"kill\""));
 }
 
+/// What a daemon has started for whoever asked its socket is root's, and its cgroup bears the container's id.
+#[test]
+fn a_container_in_no_fence_is_reported_once_and_lives() {
+    let Some(mut site) = site("container") else { return };
+    let layout = Layout::read(&Dir::open("/proc").unwrap(), Path::new("/sys/fs/cgroup")).unwrap();
+    let top = layout.hierarchies.iter().find(|one| one.has("freezer") || one.has("pids")).unwrap();
+    let id = format!("{:0>64x}", std::process::id());
+    let cgroup = top.mount.join(&id);
+    fs::create_dir(&cgroup).unwrap();
+    site.cgroups.push(cgroup.clone());
+    let pid = site.start(Command::new("sleep").arg("1020"));
+    fs::write(cgroup.join("cgroup.procs"), pid.to_string()).unwrap();
+    let listed = |site: &Site| {
+        let done = site.jobfence("strays").arg("--json").output().unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        let it = found["processes"].as_array().unwrap().iter().find(|value| value["pid"].as_i64() == Some(pid.into()));
+        it.map(|value| (value["action"].as_str().unwrap().to_owned(), value["why"].as_str().unwrap().to_owned()))
+    };
+    let named = format!("container {}, since 20", &id[..12]);
+    for (all, action, end) in [("off", "nothing", ": Strays=off"), ("report", "report", ": after 1 s")] {
+        site.configure(&format!("Strays={all} StraysGrace=1"), "Strays=off");
+        let (found, why) = listed(&site).unwrap();
+        assert!(found == action && why.starts_with(&named) && why.ends_with(end), "{found}: {why}");
+    }
+    let below = top.in_proc(&format!("/{id}"));
+    site.configure(&format!("Strays=report StraysAllow={below}"), "Strays=off");
+    assert_eq!(listed(&site), None, "StraysAllow spares it");
+
+    let metrics = site.path("jobfence.prom");
+    let all = format!("Strays=report StraysGrace=1 ReapInterval=1 MetricsFile={}", metrics.display());
+    site.configure(&all, "Strays=off");
+    let said = site.hold();
+    let words = format!("a container is in no fence (Strays in jobfence.conf): {named}");
+    until("the line in the log", || says(&said, &words));
+    // The metrics are written again each second: by then there was another look.
+    for _ in 0..4 {
+        until("the metric", || says(&metrics, "jobfence_stray_containers "));
+        fs::remove_file(&metrics).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&said).unwrap().matches(&words).count(), 1);
+    assert!(lives(pid));
+}
+
 #[test]
 fn a_user_cannot_ask_what_others_run() {
     let Some(mut site) = site("asked") else { return };

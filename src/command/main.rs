@@ -11,6 +11,7 @@ mod command;
 mod completions;
 mod configured;
 mod course;
+mod docker;
 mod energy;
 mod explain;
 mod fetched;
@@ -176,8 +177,8 @@ fn main() -> ExitCode {
     if own_report::is_asked_for() {
         return own_report::tell();
     }
-    if htcondor::docker::is_asked_for() {
-        return htcondor::docker::docker();
+    if docker::is_asked_for() {
+        return htcondor::docker::of_starter().unwrap_or_else(docker::docker);
     }
     if htcondor::job::is_asked_for() {
         return htcondor::job::job();

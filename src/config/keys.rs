@@ -425,6 +425,7 @@ keys! {
         GPUDevice: gpu_device: Option<GpuDevice> = None, kinds::GPU_DEVICE, jobs(first);
         /// Whether a step's user may divide the step's cgroup: make cgroups in it, and limit CPU time, memory and processes there.
         /// With `request`, the user may if the job asks for it by `--delegate`.
+        /// With `containers`, only Docker may, for what the step's processes run by jobfence's link to its client.
         /// The limits of the step, the job and the user stay above, and the user cannot reach them.
         /// This needs cgroup v2.
         // `least`: nothing is given to a user unless the site has certainly said so.

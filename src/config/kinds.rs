@@ -85,8 +85,13 @@ words! {
         &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
     STORE_USAGE: StoreUsage = "none or admincomment",
         &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
-    DELEGATION: Delegation = "no, request or yes",
-        &[("no", Delegation::No), ("request", Delegation::Request), ("yes", Delegation::Yes)];
+    DELEGATION: Delegation = "no, containers, request or yes",
+        &[
+            ("no", Delegation::No),
+            ("containers", Delegation::Containers),
+            ("request", Delegation::Request),
+            ("yes", Delegation::Yes),
+        ];
     IDLE_ACTION: IdleAction = "warn, signal or cancel",
         &[("warn", IdleAction::Warn), ("signal", IdleAction::Signal), ("cancel", IdleAction::Cancel)];
     SCAVENGER_END: bool = "kill or requeue", &[("kill", false), ("requeue", true)];

@@ -45,10 +45,13 @@ pub enum IdleAction {
 }
 
 /// Whether a step's user may divide the step's cgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Delegation {
     /// The user may not.
+    #[default]
     No,
+    /// The user may not. But a daemon of root's may, for containers that the step's processes ask for.
+    Containers,
     /// The user may if the job asks for it.
     Request,
     /// The user may, unless the job does not want it.

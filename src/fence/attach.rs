@@ -13,7 +13,7 @@ use crate::cgroup::base;
 use crate::cgroup::devices;
 use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
-use crate::config::Limit;
+use crate::config::{Delegation, Limit};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::log;
@@ -151,7 +151,7 @@ impl Fence {
                 Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
                 _ => error,
             })?;
-            given.map_or(Ok(()), |given| delegation::give(given, self.key().uid))?;
+            given.filter(|_| self.is_users()).map_or(Ok(()), |given| delegation::give(given, self.key().uid))?;
         }
         if let Some(bound) = bound
             && Affinity::from_pid(pid).is_some_and(|now| now != bound)
@@ -182,15 +182,23 @@ impl Fence {
         Ok(())
     }
 
-    /// Whether the step's processes live in a directory of their user's below the step's.
+    /// Whether the step's processes live in a directory below the step's, beside which there can be others.
     fn is_divided(&self, tree: &Tree) -> bool {
-        tree.hierarchy().version == Version::V2 && self.limits.plan.as_ref().is_some_and(|plan| plan.delegate)
+        let is_planned = self.limits.plan.as_ref().is_some_and(|plan| plan.delegate != Delegation::No);
+        is_planned && tree.hierarchy().version == Version::V2
+    }
+
+    /// Whether that directory is their user's.
+    fn is_users(&self) -> bool {
+        self.limits.plan.as_ref().is_some_and(|plan| plan.delegate == Delegation::Yes)
     }
 
     /// Why the step's user cannot divide the step's cgroup, as the plan wants it: a scheduler that finds the processes by its own
     /// directories would lose them.
     pub fn undivided(&self) -> Option<Error> {
-        let overlay = self.trees.iter().find(|tree| tree.own().is_none() && self.is_divided(tree))?;
+        // A daemon that makes containers leaves the processes where they are.
+        let is_theirs = |tree: &&Tree| tree.own().is_none() && tree.hierarchy().version == Version::V2;
+        let overlay = self.trees.iter().find(is_theirs).filter(|_| self.is_users())?;
         let error = Error::new(
             "the scheduler itself has the job's processes in cgroups, and would lose them if the job divided these, in",
         );

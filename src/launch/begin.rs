@@ -93,10 +93,11 @@ impl Begin<'_> {
         let (plan, mut errors) = plan();
         let asked = requests.controllers();
         let mut more = asked.clone();
-        if plan.delegate && config.mode == Mode::Enforce {
+        if plan.delegate != Delegation::No && config.mode == Mode::Enforce {
             more.extend(delegation::CONTROLLERS.into_iter().filter(|one| !asked.contains(one)));
         }
-        refuse_delegation(host, config, requests, plan.delegate.then_some(daemon.is_some()))?;
+        let is_users = plan.delegate == Delegation::Yes;
+        refuse_delegation(host, config, requests, is_users.then_some(daemon.is_some()))?;
         refuse_pressure(host, config, requests)?;
         if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
@@ -171,8 +172,8 @@ fn refuse_delegation(
     if config.mode != Mode::Enforce {
         return Ok(());
     }
-    if requests.delegate() == Some(true) && config.delegate == Delegation::No {
-        let error = "--delegate=yes: this site lets this job make no cgroups of its own (Delegate=no in jobfence.conf)";
+    if requests.delegate() == Some(true) && config.delegate < Delegation::Request {
+        let error = "--delegate=yes: this site lets this job make no cgroups of its own (Delegate in jobfence.conf)";
         return Err(NotFenced::Asked(Error::new(error)));
     }
     let obstacle = match wanted {

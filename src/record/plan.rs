@@ -11,7 +11,7 @@ use crate::cgroup::disk::Device;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{DiskLimit, IoRates, IoRules};
 use crate::cgroup::limits::{CpuQuota, SwapLimit};
-use crate::config::{NUMBERS, Percent};
+use crate::config::{Delegation, NUMBERS, Percent};
 use crate::cpu_list::CpuList;
 use crate::policy::{Level, Limits, Plan};
 
@@ -24,7 +24,8 @@ pub fn lines(plan: &Plan) -> String {
     for level in [Level::User, Level::Job, Level::Step, Level::Task] {
         write_limits(&mut text, level, plan.of(level));
     }
-    for (key, is_so) in [("scavenger", plan.scavenger), ("weighs", plan.weighs)] {
+    let containers = plan.delegate == Delegation::Containers;
+    for (key, is_so) in [("scavenger", plan.scavenger), ("weighs", plan.weighs), ("containers", containers)] {
         if is_so {
             let _ = writeln!(text, "{key}=yes");
         }
@@ -83,6 +84,7 @@ pub fn parse(text: &str) -> Option<Plan> {
         match (name, value) {
             ("scavenger", "yes") => plan.scavenger = true,
             ("weighs", "yes") => plan.weighs = true,
+            ("containers", "yes") => plan.delegate = Delegation::Containers,
             _ => {
                 let (level, key) = name.split_once('.')?;
                 let limits = match level {
@@ -172,7 +174,15 @@ mod tests {
 
     fn plan() -> Plan {
         let job = Limits { oom_group: false, swap_yields: false, ..limits() };
-        Plan { job, step: limits(), task: limits(), scavenger: true, weighs: true, ..Plan::default() }
+        Plan {
+            job,
+            step: limits(),
+            task: limits(),
+            scavenger: true,
+            weighs: true,
+            delegate: Delegation::Containers,
+            ..Plan::default()
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 pub struct StraysFigures {
     /// How many strays each user had at the last look.
     pub by_user: BTreeMap<String, usize>,
+    /// How many containers in no fence there were at the last look.
+    pub containers: usize,
     /// How many strays have been put into jobs since `jobfence hold` began.
     pub adopted: u64,
     /// How many strays have been sent SIGTERM or SIGKILL since `jobfence hold` began.
@@ -25,6 +27,8 @@ impl StraysFigures {
             let user = user.replace(['\\', '"', '\n'], "?");
             let _ = writeln!(page, "jobfence_stray_processes{{user=\"{user}\"}} {count}");
         }
+        page += &head("jobfence_stray_containers", "gauge", "Containers of a daemon's that are in no fence.");
+        let _ = writeln!(page, "jobfence_stray_containers {}", self.containers);
         for (name, help, count) in [
             ("jobfence_strays_adopted_total", "Processes in no fence that were put into jobs.", self.adopted),
             ("jobfence_strays_ended_total", "Processes in no fence that were sent a signal to end.", self.ended),
@@ -42,10 +46,11 @@ mod tests {
 
     #[test]
     fn each_user_has_a_line() {
-        let figures = StraysFigures { by_user: [("a\"b".to_owned(), 3)].into(), adopted: 1, ended: 2 };
+        let figures = StraysFigures { by_user: [("a\"b".to_owned(), 3)].into(), containers: 4, adopted: 1, ended: 2 };
         let page = figures.page();
         for line in [
             "jobfence_stray_processes{user=\"a?b\"} 3\n",
+            "jobfence_stray_containers 4\n",
             "jobfence_strays_adopted_total 1\n",
             "jobfence_strays_ended_total 2\n",
         ] {

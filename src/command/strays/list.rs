@@ -14,6 +14,7 @@ use jobfence::report::json::{Object, array};
 
 use super::accounts::StrayAccounts;
 use super::adopt::newest_job;
+use super::containers::StrayContainer;
 use super::search::{FoundStrays, Stray, StraysSearch};
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
@@ -48,12 +49,15 @@ pub fn strays(options: &StraysOptions) -> Result<ExitCode, Failure> {
         return Err(error.into());
     }
     let accounts = StrayAccounts::new(config, Some(&loaded));
-    let FoundStrays { all, doubt, is_whole, .. } =
+    let FoundStrays { mut all, containers, doubt, is_whole, .. } =
         StraysSearch::new(&host, (config, Some(&loaded)), &accounts).find()?;
     let mut jobs = HashMap::new();
     let mut job =
         |uid| jobs.entry(uid).or_insert_with(|| newest_job(&host, config, uid).map_err(|e| e.to_string())).clone();
-    let rows: Vec<_> = all.iter().map(|stray| (stray, planned(config, stray, doubt.as_deref(), &mut job))).collect();
+    all.retain(|stray| containers.iter().all(|container| container.first != stray.id));
+    let mut rows: Vec<_> =
+        all.into_iter().map(|stray| (planned(config, &stray, doubt.as_deref(), &mut job), stray)).collect();
+    rows.extend(containers.iter().map(|container| row_of(config, &accounts, container)));
     if options.json {
         println!("{}", document(&rows, doubt.as_deref()));
     } else {
@@ -91,13 +95,25 @@ fn planned(
     }
 }
 
-fn print(rows: &[(&Stray, PlannedForStray)], doubt: Option<&str>) {
+/// The line of a container: that of its first process.
+fn row_of(config: &Config, accounts: &StrayAccounts<'_>, container: &StrayContainer) -> (PlannedForStray, Stray) {
+    let (action, when) = match config.strays {
+        StraysAction::Off => ("nothing", "Strays=off".to_owned()),
+        _ => ("report", format!("after {} s", config.strays_grace.as_secs())),
+    };
+    let StrayContainer { first, uid, name, cgroup, .. } = container.clone();
+    let user = accounts.get(uid).name.unwrap_or_else(|| uid.to_string());
+    let planned = PlannedForStray { action, why: format!("{}: {when}", container.named()), job: None };
+    (planned, Stray { id: first, uid, user, name, cgroup, judged: Ok(StraysAction::Report) })
+}
+
+fn print(rows: &[(PlannedForStray, Stray)], doubt: Option<&str>) {
     if rows.is_empty() {
         eprintln!("jobfence: no process of a user's is in no fence on this node");
     }
     let cells: Vec<Vec<String>> = rows
         .iter()
-        .map(|(stray, planned)| {
+        .map(|(planned, stray)| {
             vec![
                 stray.id.pid.to_string(),
                 cut(&stray.user, 16),
@@ -117,8 +133,8 @@ fn print(rows: &[(&Stray, PlannedForStray)], doubt: Option<&str>) {
     }
 }
 
-fn document(rows: &[(&Stray, PlannedForStray)], doubt: Option<&str>) -> String {
-    let one = |(stray, planned): &(&Stray, PlannedForStray)| {
+fn document(rows: &[(PlannedForStray, Stray)], doubt: Option<&str>) -> String {
+    let one = |(planned, stray): &(PlannedForStray, Stray)| {
         Object::new()
             .add("pid", stray.id.pid)
             .add("uid", stray.uid)

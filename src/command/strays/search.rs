@@ -22,6 +22,7 @@ use nix::sys::stat::{FileStat, fstatat};
 use nix::unistd::Pid;
 
 use super::accounts::{StrayAccount, StrayAccounts};
+use super::containers::{SeenContainers, StrayContainer, container_in};
 use super::lineage::Lineage;
 use super::namespaces::{HostNamespaces, NamespaceMaker};
 use super::status::ProcessStatus;
@@ -58,6 +59,7 @@ impl Stray {
 /// The result of one look.
 pub struct FoundStrays {
     pub all: Vec<Stray>,
+    pub containers: Vec<StrayContainer>,
     /// Why nothing is done to any process now.
     pub doubt: Option<String>,
     /// Whether all processes were looked at.
@@ -111,6 +113,7 @@ impl<'a> StraysSearch<'a> {
         let deadline = Instant::now() + PATIENCE;
         let mut candidates: Vec<i32> = Vec::new();
         let mut seen: BTreeSet<i32> = BTreeSet::new();
+        let mut containers = SeenContainers::new();
         let mut is_whole = true;
         for _ in 0..MOST_LISTS {
             let mut pids: Vec<i32> = self.host.proc.list(true)?.iter().filter_map(|name| name.parse().ok()).collect();
@@ -124,7 +127,7 @@ impl<'a> StraysSearch<'a> {
                     break;
                 }
                 seen.insert(pid);
-                match self.is_candidate(pid) {
+                match self.is_candidate(pid, &mut containers) {
                     Ok(Some(true)) => candidates.push(pid),
                     Ok(Some(false)) => {}
                     Ok(None) | Err(_) => has_vanished = true,
@@ -150,14 +153,28 @@ impl<'a> StraysSearch<'a> {
             }
         }
         let has_nodes_daemon = self.lineage.has_nodes_daemon();
-        Ok(FoundStrays { all: all.into_values().collect(), doubt, is_whole, has_nodes_daemon })
+        let containers = containers.into_iter().filter_map(|(id, pids)| self.container(&id, pids)).collect();
+        Ok(FoundStrays { all: all.into_values().collect(), containers, doubt, is_whole, has_nodes_daemon })
+    }
+
+    /// The container, unless the site allows it or it is in a fence.
+    fn container(&self, id: &str, pids: Vec<i32>) -> Option<StrayContainer> {
+        let place = pids.iter().find_map(|pid| self.place(*pid).ok().flatten())?;
+        let is_allowed = self.paths(&place).any(|path| at_or_above(&self.config.strays_allow, path).is_some());
+        if is_allowed || self.is_placed(&place) || self.is_marked(&place) {
+            return None;
+        }
+        StrayContainer::from_pids(self.host, id, pids, self.telling(&place))
     }
 
     /// Whether a process can be a stray at all. A scheduler's daemon is noted. `None`: the process is gone.
-    fn is_candidate(&self, pid: i32) -> Result<Option<bool>> {
+    fn is_candidate(&self, pid: i32, containers: &mut SeenContainers) -> Result<Option<bool>> {
         let Some(place) = self.place(pid)? else { return Ok(None) };
         if self.is_placed(&place) {
             return Ok(Some(false));
+        }
+        if let Some(id) = self.paths(&place).find_map(container_in) {
+            containers.entry(id.to_owned()).or_default().push(pid);
         }
         let Some(status) = ProcessStatus::read(&self.host.proc, pid)? else { return Ok(None) };
         if self.accounts.is_systems(status.uid()) {

@@ -13,6 +13,7 @@ use jobfence::sys::process::Owner;
 
 use super::accounts::StrayAccounts;
 use super::adopt::adopt;
+use super::containers::StrayContainer;
 use super::ending;
 use super::figures::StraysFigures;
 use super::search::{FoundStrays, Stray, StraysSearch};
@@ -38,6 +39,8 @@ pub struct StraysWatch {
     /// When the next look is due. `None`: at once.
     next: Option<Instant>,
     users: BTreeMap<u32, StraysClock>,
+    /// When each container in no fence was seen first, and whether that was reported.
+    containers: BTreeMap<String, (Instant, bool)>,
     /// The first user of the next look: the first one for whom the last look had no time.
     turn: u32,
     figures: StraysFigures,
@@ -120,7 +123,8 @@ impl StraysWatch {
         let (config, loaded) = which;
         let accounts = StrayAccounts::new(config, loaded);
         let search = StraysSearch::new(host, which, &accounts);
-        let FoundStrays { all, doubt, is_whole, .. } = search.find()?;
+        let FoundStrays { all, containers, doubt, is_whole, .. } = search.find()?;
+        self.report_containers(config, containers, is_whole);
         let mut by_user: BTreeMap<u32, Vec<Stray>> = BTreeMap::new();
         for stray in all.into_iter().filter(|stray| stray.action().is_some()) {
             by_user.entry(stray.uid).or_default().push(stray);
@@ -162,6 +166,21 @@ impl StraysWatch {
             }
         }
         Ok(())
+    }
+}
+
+impl StraysWatch {
+    /// Says of each container once that it is in no fence, after the time that users have, too.
+    fn report_containers(&mut self, config: &Config, found: Vec<StrayContainer>, is_whole: bool) {
+        let found = if config.strays == StraysAction::Off { Vec::new() } else { found };
+        self.figures.containers = found.len();
+        self.containers.retain(|id, _| !is_whole || found.iter().any(|container| container.id == *id));
+        for container in found {
+            let (since, is_reported) = self.containers.entry(container.id.clone()).or_insert((Instant::now(), false));
+            if since.elapsed() >= config.strays_grace && !std::mem::replace(is_reported, true) {
+                log::warn!("a container is in no fence (Strays in jobfence.conf): {}", container.in_words());
+            }
+        }
     }
 }
 

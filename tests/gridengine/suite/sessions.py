@@ -6,6 +6,7 @@ The programs are in the image of one cell alone.
 
 import contextlib
 import itertools
+import json
 import pwd
 import re
 import shutil
@@ -81,17 +82,18 @@ class Job:
 
     numbers = itertools.count(1)
 
-    def __init__(self, site):
+    def __init__(self, site, *words):
         self.site, self.name, self.number = site, f"wayout{next(self.numbers)}", itertools.count(1)
         self.directory, self.processes = notes(site), []
         note = self.directory / "note"
         note.write_text(NOTE.format(self.directory))
         note.chmod(0o755)
-        self.jobfence("open", "--user", "alice", step="0")
+        self.jobfence("open", "--user", "alice", *words, step="0")
 
     def jobfence(self, command, *words, step=None):
         done = self.site.command("jobfence", command, "--job", self.name, *(["--step", step] if step else []), *words)
         expect_equal(done.returncode, 0, f"exit status of jobfence {command}, which says {done.stderr}")
+        return done.stdout
 
     def does(self, script):
         """The job does this, in which `$NOTE` writes down where it is, and stays there. Returns what it is called."""
@@ -124,8 +126,8 @@ class Job:
 
 
 @contextlib.contextmanager
-def in_a_job(site):
-    job = Job(site)
+def in_a_job(site, *words):
+    job = Job(site, *words)
     try:
         yield job
     finally:
@@ -364,30 +366,120 @@ def containers(seconds):
     return [pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith(f"/bin/busybox sleep {seconds}")]
 
 
-@case
-def docker_by_its_socket(site):
-    """A user who may ask Docker's daemon starts processes outside of every job."""
+@contextlib.contextmanager
+def docker_for_alice(site, driver="cgroupfs"):
+    """Docker's daemon, which alice may ask, and which has the image `busybox`. Commands that `sg docker -c` starts have the group."""
     needs("docker", "dockerd")
     image = an_image(site)
     subprocess.run(["usermod", "-aG", "docker", "alice"], check=True)
-    daemon = subprocess.Popen(["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs"],
+    daemon = subprocess.Popen(["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs", "--exec-opt", f"native.cgroupdriver={driver}"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: site.command("docker", "info").returncode == 0, 30, "Docker's daemon")
         expect_equal(site.command("docker", "import", str(image), "busybox").returncode, 0, "exit status of docker import")
-        # Who starts it has no other groups than the user's own: `sg` gives it this one.
-        with in_a_job(site) as job:
-            job.does("sg docker -c 'docker run --rm --network=none --security-opt=apparmor=unconfined busybox /bin/busybox sleep 1234'")
-            pid = until(lambda: next(iter(containers(1234)), None), 20, "a container")
-            text = kernel.read(f"/proc/{pid}/cgroup")
-            expect(not job.has(text), f"the container is in {text}")
-            job.jobfence("close")
-            expect(kernel.is_alive(pid), "the container has ended with the job")
-            subprocess.run(["kill", "-KILL", str(pid)])
+        yield
     finally:
         daemon.terminate()
         daemon.wait(60)
         subprocess.run(["gpasswd", "-d", "alice", "docker"], check=True, stdout=subprocess.DEVNULL)
+
+
+# Who starts a job has no other groups than the user's own: `sg` gives it this one.
+RUN = "sg docker -c '{} run --rm --network=none --security-opt=apparmor=unconfined {} busybox /bin/busybox {}'"
+LINK = "/usr/libexec/jobfence/docker"
+MIB = 1 << 20
+
+
+def container(seconds):
+    """The process of the container that sleeps so long."""
+    return until(lambda: next(iter(containers(seconds)), None), 30, "a container")
+
+
+@case
+def docker_by_its_socket(site):
+    """A user who may ask Docker's daemon starts processes outside of every job."""
+    with docker_for_alice(site, "systemd"), in_a_job(site) as job:
+        job.does(RUN.format("docker", "", "sleep 1234"))
+        pid = container(1234)
+        text = kernel.read(f"/proc/{pid}/cgroup")
+        expect(not job.has(text), f"the container is in {text}")
+        why = as_a_stray(site, pid)
+        expect(why and re.match(r"container [0-9a-f]{12}, since \d{4}-.*: after 60 s", why), f"of the container jobfence strays says {why}")
+        job.jobfence("close")
+        expect(kernel.is_alive(pid), "the container has ended with the job")
+        subprocess.run(["kill", "-KILL", str(pid)])
+
+
+def as_a_stray(site, pid):
+    """What `jobfence strays` says of the process; None if that is in a fence."""
+    done = site.command("jobfence", "strays", "--json", "-o", "Strays=report")
+    return next((one["why"] for one in json.loads(done.stdout)["processes"] if one["pid"] == pid), None)
+
+
+@case
+def docker_by_the_link(site):
+    """A container that a job starts by jobfence's link is in the job: its limits hold, what it uses counts, and it ends with the job."""
+    with docker_for_alice(site):
+        site.configure("Delegate=containers\nMaxProcesses=50\n")
+        try:
+            with in_a_job(site, "--cpus", "0.5", "--mem", "200M") as job:
+                job.does(RUN.format(LINK, "", "sh -c \"busybox sleep 1236 & while :; do :; done\""))
+                pid = until(lambda: next((pid for pid in kernel.all_pids() if "while :; do :" in kernel.command_line(pid)
+                                          and "/docker/" in kernel.read(f"/proc/{pid}/cgroup")), None), 30, "a container")
+                expect_in_its_job(site, job, pid)
+            with in_a_job(site, "--cpus", "0.5", "--mem", "200M") as job:
+                note = job.directory / "refused"
+                job.does(RUN.format(LINK, "--restart=always", "sleep 1237") + f" 2>{note}; touch {note}.done")
+                until((note.parent / "refused.done").exists, 30, "a refusal")
+                expect_in("this container cannot be in its job: Docker would start it again", note.read_text(), "what the link says")
+                expect(not containers(1237), "the container runs")
+        finally:
+            site.configure()
+        with in_a_job(site) as job:
+            note = job.directory / "whole"
+            job.does(RUN.format(LINK, "", "sleep 1238") + f" 2>{note}; touch {note}.done")
+            until((note.parent / "whole.done").exists, 30, "a refusal")
+            expect_in("Delegate=containers", note.read_text(), "what the link says in a job that is not divided")
+        with in_a_job(site, "-o", "Delegate=containers") as job:
+            note = job.directory / "made"
+            job.does(RUN.format(LINK, "", "sleep 1240").replace(" run --rm ", " create --name=left ") + f" >{note} 2>&1; touch {note}.done")
+            until((note.parent / "made.done").exists, 30, "a container that is made")
+        said = site.as_user("alice", ["sg", "docker", "-c", f"{LINK} start left"])
+        expect_in("this container is another job's", said.stderr, f"what the link says to start one that said {note.read_text()}")
+        expect(not containers(1240), "another job's container runs")
+        outside = site.as_user("alice", ["sh", "-c", RUN.format(LINK, "-d", "sleep 1239")])
+        expect_equal(outside.returncode, 0, f"outside of a job, the exit status of the link, which says {outside.stderr}")
+        subprocess.run(["kill", "-KILL", str(container(1239))])
+
+
+def expect_in_its_job(site, job, pid):
+    """The container of this process is in the job, and ends with it. The loop in it has half a CPU, and no more."""
+    text = kernel.read(f"/proc/{pid}/cgroup")
+    expect(job.has(text) and "/step_0/docker/" in text, f"the container is in {text}")
+    expect_equal(as_a_stray(site, pid), None, "what jobfence strays says of the container")
+    group = kernel.Group.of(pid)
+    expect_equal(group.cpu_limit(), 0.5, "the CPUs of its step")
+    expect_equal(group.memory_limit(), 200 * MIB, "the memory of its step")
+    expect_equal(group.processes_limit(), 50, "the processes of its step")
+    inner = Path(f"/sys/fs/cgroup{text.strip().split('::')[-1]}")
+    expect_equal(kernel.read(inner / "memory.max").strip(), "max", "a limit that would be Docker's own")
+    expect_equal(kernel.read(inner / "pids.max").strip(), "max", "a limit that would be Docker's own")
+    until(lambda: int(kernel.keyed(kernel.read(group.directory("") / "cpu.stat"))["nr_throttled"]), 30, "a loop that is held back")
+
+    def used():
+        # Nothing else in the job does so much.
+        return next(fence["cpu_seconds"] for fence in json.loads(job.jobfence("usage", "--json"))["fences"])
+    until(lambda: used() > 3, 60, "CPU time that is counted")
+    bomb = subprocess.run(["docker", "exec", text.strip().rpartition("/docker/")[2], "/bin/busybox", "sh", "-c", "for i in $(busybox seq 100); do busybox sleep 100 & done"],
+                          capture_output=True, text=True, check=False)
+    expect_in("can't fork", bomb.stderr, "what a fork bomb in the container says")
+    members = [kernel.identity(one) for one in kernel.all_pids() if text == kernel.read(f"/proc/{one}/cgroup")]
+    expect(len(members) > 10, f"processes of the container: {len(members)}")
+    job.jobfence("close")
+    until(lambda: not any(kernel.identity(who[0]) == who for who in members if who), 20, "the end of the container")
+    until(lambda: not group.exists(), 20, "the end of its cgroup")
+    until(lambda: not site.command("docker", "ps", "--all", "--quiet").stdout.strip(), 20, "the end of the container in Docker")
+    expect(not containers(1236), "what the container started goes on")
 
 
 @case

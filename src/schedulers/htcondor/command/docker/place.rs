@@ -8,18 +8,21 @@ use jobfence::schedulers::htcondor::{CONTAINERS_BRANCH, STARTERS_LEAF};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 
+use crate::docker::place::step_of;
+
 /// How many ancestors are looked at: between the starter and this process there may be sudo(8), with a session of its own outside the
 /// fence.
 const GENERATIONS: usize = 4;
 
-/// The directory for this job's containers, from the root of cgroup v2. `None`: this process belongs to no fence.
+/// The directory for this job's containers, from the root of cgroup v2. `None`: no starter in a fence has started this process.
 pub fn containers_place() -> Option<String> {
     let proc = Dir::open("/proc").ok()?;
     let mut pid = nix::unistd::getpid().as_raw();
     for _ in 0..=GENERATIONS {
         let place = Membership::read(&proc, pid).ok();
-        if let Some(step) = place.as_ref().and_then(|place| step_of(place.in_unified()?)) {
-            return Some(format!("{step}/{CONTAINERS_BRANCH}"));
+        if let Some((step, below)) = place.as_ref().and_then(|place| step_of(place.in_unified()?)) {
+            // A process of the job has a starter above it, too.
+            return is_starters(below).then(|| format!("{step}/{CONTAINERS_BRANCH}"));
         }
         pid = process::of(&proc, pid).ok()??.parent;
         if pid <= 1 {
@@ -29,13 +32,9 @@ pub fn containers_place() -> Option<String> {
     None
 }
 
-/// The directory of the step whose starter is in this cgroup.
-fn step_of(path: &str) -> Option<&str> {
-    let step = path.strip_suffix(STARTERS_LEAF)?.strip_suffix('/')?;
-    let mut names = step.rsplit('/');
-    let is_step =
-        ["step_", "job_", "uid_"].iter().all(|begin| names.next().is_some_and(|name| name.starts_with(begin)));
-    (is_step && path.starts_with('/') && !path.starts_with("/../")).then_some(step)
+/// Whether this cgroup below a step's is its starter's.
+fn is_starters(below: &str) -> bool {
+    below.strip_prefix('/') == Some(STARTERS_LEAF)
 }
 
 #[cfg(test)]
@@ -45,7 +44,8 @@ mod tests {
     #[test]
     fn a_fence_is_known_by_the_place_of_its_starter() {
         let step = "/jobfence.slice/jobfence.scope/uid_1001/job_12.0/step_slot1_1";
-        assert_eq!(step_of(&format!("{step}/starter")), Some(step));
+        let found = |path: &str| step_of(path).is_some_and(|(found, below)| found == step && is_starters(below));
+        assert!(found(&format!("{step}/starter")));
         for other in [
             format!("{step}/htcondor/x"),
             step.to_owned(),
@@ -55,7 +55,7 @@ mod tests {
             "/a/job_1/step_2/starter".to_owned(),
             "starter".to_owned(),
         ] {
-            assert_eq!(step_of(&other), None, "{other}");
+            assert!(!found(&other), "{other}");
         }
     }
 }
