@@ -166,6 +166,9 @@ class Machine:
         for who, command, expected in commands(block):
             print(f"  {who} {command}", flush=True)
             mark = self.site.log_mark()
+            if command.startswith("srun"):
+                # It says so, if it waits for the end of the job before it.
+                until(self.site.idle_again, 60, "the end of the jobs before it")
             status, output = self.run(who, command)
             if command == "scontrol reconfigure":
                 # It comes back before the daemons have read the file. slurmd says something of it, in any release.
