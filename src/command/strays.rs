@@ -3,7 +3,8 @@
 //!
 //! A process can be placed in doubt: then nothing is done to it, and `jobfence strays` says why. `search` finds the processes and judges
 //! each, by `accounts` (whose it is, and what the site wants of that user), `lineage` (what a scheduler's daemon has to do with it) and
-//! `namespaces`. `containers` has those that a daemon started, which are only reported. `adopt` and `ending` do what the site wants, `watch` is when `jobfence hold` does it, and `list` is the dry run.
+//! `namespaces`. `containers` has those that a daemon started, which are only reported. `adopt` and `ending` do what the site wants, `watch`
+//! is when `jobfence hold` does it, and `list` is the dry run.
 
 mod accounts;
 mod adopt;

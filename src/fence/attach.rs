@@ -129,7 +129,7 @@ impl Fence {
             let Some(step) = tree.own().and_then(Own::step) else { continue };
             // The directory is not kept open: with contain_spank this process shares the step daemon's memory but not its descriptors.
             let dir = name(tree).map(|name| step.ensure(&name)).transpose()?;
-            let given = dir.as_ref().filter(|_| leaf.is_none() && self.is_divided(tree));
+            let given = dir.as_ref().filter(|_| leaf.is_none() && self.is_users(tree));
             if let Some(given) = given {
                 delegation::prepare(step, tree.job().as_deref().ok(), given, tree.hierarchy())?;
             }
@@ -151,7 +151,7 @@ impl Fence {
                 Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
                 _ => error,
             })?;
-            given.filter(|_| self.is_users()).map_or(Ok(()), |given| delegation::give(given, self.key().uid))?;
+            given.map_or(Ok(()), |given| delegation::give(given, self.key().uid))?;
         }
         if let Some(bound) = bound
             && Affinity::from_pid(pid).is_some_and(|now| now != bound)
@@ -173,7 +173,7 @@ impl Fence {
             }
             let found = after.path_in(&own.hierarchy);
             let is_late = found.and_then(|found| found.strip_prefix(&expected)).is_some_and(delegation::is_late);
-            if found != Some(expected.as_str()) && !(is_late && self.is_divided(tree)) {
+            if found != Some(expected.as_str()) && !(is_late && self.is_users(tree)) {
                 return Err(Error::new(format!("process {pid} was attached, but the kernel shows it elsewhere in"))
                     .at(&own.hierarchy.mount)
                     .value(after.path_in(&own.hierarchy).unwrap_or("nowhere")));
@@ -188,17 +188,17 @@ impl Fence {
         is_planned && tree.hierarchy().version == Version::V2
     }
 
-    /// Whether that directory is their user's.
-    fn is_users(&self) -> bool {
-        self.limits.plan.as_ref().is_some_and(|plan| plan.delegate == Delegation::Yes)
+    /// Whether that directory is their user's. Beside any other, the daemon turns on what it needs.
+    fn is_users(&self, tree: &Tree) -> bool {
+        let is_planned = self.limits.plan.as_ref().is_some_and(|plan| plan.delegate == Delegation::Yes);
+        is_planned && tree.hierarchy().version == Version::V2
     }
 
     /// Why the step's user cannot divide the step's cgroup, as the plan wants it: a scheduler that finds the processes by its own
     /// directories would lose them.
     pub fn undivided(&self) -> Option<Error> {
         // A daemon that makes containers leaves the processes where they are.
-        let is_theirs = |tree: &&Tree| tree.own().is_none() && tree.hierarchy().version == Version::V2;
-        let overlay = self.trees.iter().find(is_theirs).filter(|_| self.is_users())?;
+        let overlay = self.trees.iter().find(|tree| tree.own().is_none() && self.is_users(tree))?;
         let error = Error::new(
             "the scheduler itself has the job's processes in cgroups, and would lose them if the job divided these, in",
         );

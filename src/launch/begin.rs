@@ -93,10 +93,10 @@ impl Begin<'_> {
         let (plan, mut errors) = plan();
         let asked = requests.controllers();
         let mut more = asked.clone();
-        if plan.delegate != Delegation::No && config.mode == Mode::Enforce {
+        let is_users = plan.delegate == Delegation::Yes;
+        if is_users && config.mode == Mode::Enforce {
             more.extend(delegation::CONTROLLERS.into_iter().filter(|one| !asked.contains(one)));
         }
-        let is_users = plan.delegate == Delegation::Yes;
         refuse_delegation(host, config, requests, is_users.then_some(daemon.is_some()))?;
         refuse_pressure(host, config, requests)?;
         if !requests.options().is_empty() {

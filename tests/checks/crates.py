@@ -17,6 +17,9 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests/vm"))
 import cache  # noqa: E402
 
+# Without what these say, all is compiled, as without the crates.
+TROUBLE = OSError, subprocess.SubprocessError, cache.NoPlace
+
 NAME = "crates"
 PROFILES = "debug", "release"
 # What decides about them. Cargo itself compares the rest, and builds anew what does not fit.
@@ -60,10 +63,10 @@ def restore(top=TOP):
     target = top / "target"
     if any((target / profile).exists() for profile in PROFILES):
         return False
-    directory = cache.root() / f"{NAME}-{key()}"
-    if not directory.is_dir():
-        return True
     try:
+        directory = cache.root() / f"{NAME}-{key()}"
+        if not directory.is_dir():
+            return True
         with cache.locked(directory.with_name(directory.name + ".lock"), fcntl.LOCK_SH, NAME):
             for profile in PROFILES if cache.is_whole(directory) else ():
                 # Cargo would take half a file for a whole one.
@@ -71,7 +74,7 @@ def restore(top=TOP):
                 shutil.rmtree(new, ignore_errors=True)
                 shutil.copytree(directory / profile, new, symlinks=True)
                 new.rename(target / profile)
-    except (OSError, shutil.Error) as error:
+    except TROUBLE as error:
         print(f"check: crates are compiled that were kept: {error}", file=sys.stderr)
     return True
 
@@ -84,5 +87,5 @@ def keep(top=TOP):
             for path in of_others(top / "target" / profile, own):
                 copy(top / "target" / profile / path, new / profile / path)
 
-    with contextlib.suppress(OSError, shutil.Error), cache.held(NAME, key(), build):
+    with contextlib.suppress(*TROUBLE), cache.held(NAME, key(), build):
         pass

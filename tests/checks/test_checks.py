@@ -245,6 +245,13 @@ class Crates(unittest.TestCase):
         (self.top / "three/target/debug").mkdir(parents=True)
         self.assertEqual(self.restored("three"), [])
 
+    def test_where_nothing_can_be_kept_all_is_compiled(self):
+        (self.top / "file").write_text("")
+        with unittest.mock.patch.dict(os.environ, JOBFENCE_CACHE=f"{self.top}/file/below"), contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(self.restored("two"), [])
+            self.built()
+            crates.keep(self.top / "one")
+
     def test_a_broken_one_is_not_used(self):
         self.built()
         with contextlib.redirect_stderr(io.StringIO()):

@@ -1739,8 +1739,8 @@ BREAKS = (
     ),
     Break(
         "what_containers_need_is_their_users", "src/fence/attach.rs",
-        "given.filter(|_| self.is_users())",
-        "given",
+        "|plan| plan.delegate == Delegation::Yes",
+        "|plan| plan.delegate != Delegation::No",
         "host life processes_leave_room_for_containers_on_cgroup2",
     ),
     Break(

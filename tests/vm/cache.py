@@ -28,6 +28,10 @@ MANIFEST = "manifest.json"
 END_BYTES = 1 << 20
 
 
+class NoPlace(SystemExit):
+    """Nothing can be kept, and who needs it cannot go on."""
+
+
 def root():
     """Where the entries are: JOBFENCE_CACHE, or a directory of this machine, or of this clone."""
     given = os.environ.get("JOBFENCE_CACHE")
@@ -36,7 +40,7 @@ def root():
             (place / "built").mkdir(parents=True, exist_ok=True)
             if os.access(place / "built", os.W_OK):
                 return place / "built"
-    sys.exit(f"vm: {given or HERE} cannot be written")
+    raise NoPlace(f"vm: {given or HERE} cannot be written")
 
 
 def say(text):

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory`, `OnTimeLimit`, `OnPreempt` and `ScavengerEnd` are to do. Nothing here waits.
+//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory`, `OnTimeLimit`, `OnPreempt` and `ScavengerEnd` are to do.
+//! Nothing here waits.
 //!
 //! At most one child runs. One that takes too long is killed, with the commands in its process group.
 
