@@ -24,6 +24,8 @@ HERE = Path(__file__).resolve().parent
 ROOT, CELL = "/var/lib/gridengine", "default"
 SPOOL = Path("/var/spool/gridengine/execd") / os.uname().nodename
 PID_FILE = Path("/run/gridengine/execd.pid")
+# The programs behind Debian's wrappers, each of which starts four more processes.
+PROGRAMS = Path("/usr/lib/gridengine")
 
 
 def fields(text):
@@ -45,6 +47,11 @@ class InstalledGridEngine(sites.Installed):
     def __exit__(self, *_):
         self.command("qdel", "-f", "-u", "*")
         return super().__exit__()
+
+    def command(self, program, *args, **options):
+        """A site's commands are those of Debian. What is only asked, again and again until something comes, is asked without a wrapper."""
+        is_asked = program in ("qstat", "qacct")
+        return super().command(str(PROGRAMS / program) if is_asked else program, *args, **options)
 
     # -- jobs ---------------------------------------------------------------------------
 
