@@ -202,7 +202,13 @@ fn no_standard_file_leads_to_the_host() {
             run.stdin(File::open(file).unwrap()).output().unwrap()
         };
         assert!(out(&with("PrivatePIDs=no")).ends_with("ran\n"));
-        for keys in [OWN, "PrivatePIDs=yes HideProcesses=yes"] {
+        // A file of /proc leads out where the command has another /proc.
+        let (of_files, of_directories) = (
+            [OWN, "PrivatePIDs=yes HideProcesses=yes", "HideProcesses=yes"],
+            ["PrivateTmp=/dev/shm", "PrivateIPC=yes"],
+        );
+        let more = &of_directories[..if below.is_empty() { 0 } else { 2 }];
+        for keys in of_files.iter().chain(more) {
             let done = with(keys);
             assert_eq!((out(&done).as_str(), done.status.code()), ("", Some(1)), "{file}: {}", err(&done));
             assert!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `CacheShare` and `MemoryBandwidthPercent`: `jobfence hold` with real processes in real cgroups, on a file system that keeps to the
-//! kernel's rules of resctrl (tests/resctrl/fake.py). No machine of ours has a CPU with it: `tests/resctrl/real` is for one that has.
+//! kernel's rules of resctrl (tests/resctrl/fake.py); and what jobs use of both. No machine of ours has a CPU with it: `tests/resctrl/real` is for one that has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -346,6 +346,95 @@ fn a_bound_goes_with_its_setting_and_holds_for_its_section() {
     assert!(!site.threads("7").is_empty());
 }
 
+/// What is noted for cards in this site's directories.
+const NOTES: &str = "import os, sys
+for place, *_ in os.walk('/sys/fs/cgroup'):
+    if f'/{sys.argv[1]}/' in place and 'trusted.jobfence.card' in os.listxattr(place):
+        print(os.getxattr(place, 'trusted.jobfence.card').decode())
+";
+
+#[test]
+fn what_a_job_uses_is_counted_while_the_site_asks_for_it() {
+    let Some(mut site) = site("counted", &[]) else { return };
+    let fake = Fake::new(&[]);
+    let (file, metrics, user) = (site.path("jobfence.conf"), site.path("jobfence.prom"), common::uids());
+    let written = |interval: &str, share: u32| {
+        let node = format!("SampleInterval={interval}\nMetricsFile={}\n", metrics.display());
+        fs::write(&file, format!("{node}[User={user}]\nCacheShare={share}\n")).unwrap();
+    };
+    let argument = format!("{}", file.display());
+    let hold = |site: &mut Site| {
+        let command = fake.within(&site.command(&["hold", "--config", &argument, "-o", "ReapInterval=1"]));
+        site.start_hold(command);
+    };
+    let count = |group: &str, cache: u32, counter: &str, text: &str| {
+        fs::write(fake.at(&format!("{group}/mon_data/mon_L3_{cache:02}/{counter}")), format!("{text}\n")).unwrap();
+    };
+    let figures = |site: &Site| {
+        let json: serde_json::Value = serde_json::from_str(&site.out(&["ls", "--json"])).unwrap();
+        let cache = &json["fences"][0]["cache"];
+        ["occupancy_bytes", "occupancy_peak_bytes", "memory_traffic_bytes", "memory_traffic_local_bytes"]
+            .map(|member| cache[member].as_u64())
+    };
+    let are = |site: &Site, wanted: [Option<u64>; 4]| until("the figures", || figures(site) == wanted);
+    written("1", 25);
+    hold(&mut site);
+    until("hold", || site.path("run/hold.lock/early_move").exists());
+    site.runs("7");
+    site.is_bounded(&fake, "7");
+    let group = site.group("7");
+    for (cache, counter, text) in [
+        (0, "llc_occupancy", "1048576"),
+        (1, "llc_occupancy", "2097152"),
+        (0, "mbm_total_bytes", "1073741824"),
+        (1, "mbm_total_bytes", "1073741824"),
+        (0, "mbm_local_bytes", "1073741824"),
+    ] {
+        count(&group, cache, counter, text);
+    }
+    are(&site, [Some(3 << 20), Some(3 << 20), Some(2 << 30), Some(1 << 30)]);
+    let words = "2.0 GiB from and to memory, 1.0 GiB of it on its own node";
+    assert!(site.out(&["show", "7"]).contains(&format!("3.0 MiB in L3 caches now; {words}\n")));
+    let note = || {
+        let notes = Command::new("/usr/bin/python3").args(["-S", "-c", NOTES, &site.base.name]).output().unwrap();
+        String::from_utf8(notes.stdout).unwrap()
+    };
+    until("the card", || note().contains(&format!("cache\t\tup to 3.0 MiB in L3 caches; {words}\n")));
+    until("the metrics", || {
+        let text = fs::read_to_string(&metrics).unwrap_or_default();
+        [
+            ("cache_occupancy_bytes", 3 << 20),
+            ("memory_traffic_bytes_total", 2_u64 << 30),
+            ("memory_traffic_local_bytes_total", 1 << 30),
+        ]
+        .iter()
+        .all(|(name, value)| {
+            let of = |line: &str| {
+                line.starts_with(&format!("jobfence_job_{name}{{")) && line.ends_with(&format!(" {value}"))
+            };
+            text.lines().any(of)
+        })
+    });
+    // What is no number is not known, and what was counted before stays.
+    count(&group, 0, "llc_occupancy", "Unavailable");
+    count(&group, 0, "mbm_total_bytes", "Error");
+    count(&group, 1, "mbm_local_bytes", "5");
+    let more = (1 << 30) + 5;
+    are(&site, [None, Some(3 << 20), Some(2 << 30), Some(more)]);
+    // Another hold, and another group.
+    site.killed();
+    count(&group, 0, "mbm_total_bytes", "1073741825");
+    hold(&mut site);
+    are(&site, [None, Some(3 << 20), Some((2 << 30) + 1), Some(more)]);
+    written("1", 30);
+    until("the new group", || fake.read(&format!("{group}/mon_data/mon_L3_01/mbm_local_bytes")) == "0\n");
+    count(&group, 0, "mbm_total_bytes", "7");
+    are(&site, [Some(0), Some(3 << 20), Some((2 << 30) + 8), Some(more)]);
+    written("never", 30);
+    are(&site, [None; 4]);
+    site.is_bounded(&fake, "7");
+}
+
 #[test]
 fn what_the_cpu_or_the_mount_does_not_do_is_said_and_the_rest_is_done() {
     let Some(mut site) = site("lacks", &BOTH) else { return };
@@ -418,7 +507,7 @@ fn exclusive_ways_of_others_are_left_to_them() {
 
 #[test]
 fn a_check_says_what_each_section_would_have() {
-    let Some(site) = site("check", &BOTH) else { return };
+    let Some(site) = site("check", &[BOTH[0], BOTH[1], "SampleInterval=1"]) else { return };
     let fake = Fake::new(&["closids=4"]);
     let checked = fake.within(&site.command(&["check"])).output().unwrap();
     let said = String::from_utf8_lossy(&checked.stdout);
@@ -428,6 +517,7 @@ fn a_check_says_what_each_section_would_have() {
         "of 4 groups, 0 are jobs', 0 others', one is for all else, 3 are free",
         "CacheShare=25%: a job may use 3 of 11 ways of each L3 cache",
         "MemoryBandwidthPercent=41%: a job may use 50% of the memory bandwidth",
+        "llc_occupancy, mbm_total_bytes, mbm_local_bytes of each job with a group are counted (SampleInterval)",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

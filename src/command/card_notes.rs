@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence hold` knows of a job for its card, and no other process does: its GPUs, its energy, and what it held and did not use.
+//! What `jobfence hold` knows of a job for its card, and no other process does: its GPUs, its energy, its caches, and what it held and did not
+//! use.
 //!
 //! The card is written by a scheduler's daemon, which asks no driver. So with each sample the text is put on the job's directory, where the
 //! daemon reads it with three system calls, and with which it goes.
@@ -19,8 +20,10 @@ use nix::time::{ClockId, clock_gettime};
 use crate::energy::{StepEnergy, carbon, grams, watt_hours};
 use crate::gpu::{GpuSampler, GpuUse, JobGpus};
 use crate::idle::IdleSampler;
+use crate::kept;
 use crate::local_time::LocalTime;
 use crate::network::{JobNetwork, NetworkKeeper};
+use crate::resctrl::JobCache;
 use crate::series::Series;
 
 /// A live step: its job's key, and the name of its series.
@@ -59,7 +62,9 @@ impl CardNotes {
             let idle = idle.of_job(key).and_then(|idle| idle.longest());
             let gpus = gpus.of_job(key);
             let network = network.of_job(key).and_then(JobNetwork::for_a_card);
-            let text = text(gpus, energy, config.carbon_intensity, network.as_deref(), idle);
+            let network = network.map(|network| format!("network\t\t{network}"));
+            let rows = network.into_iter().chain(of_cache(config, first.step)).collect();
+            let text = text(gpus, energy, config.carbon_intensity, rows, idle);
             let text = Some(text).filter(|text| !text.is_empty());
             let note = text.and_then(|text| Some(note(&text, gpus, since_boot?, now)));
             if let Err(error) = first.step.note_for_a_card(note.as_deref()) {
@@ -88,6 +93,12 @@ impl CardNotes {
         }
         self.0.get(key).map(|(_, energy)| *energy)
     }
+}
+
+/// The row of what the job has used of caches and memory bandwidth, if it has a group.
+fn of_cache(config: &Config, step: &LivingStep<'_>) -> Option<String> {
+    let job: JobCache = kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)?;
+    Some(format!("cache\t\t{}", job.used.for_a_card()?))
 }
 
 /// The note of these lines. It is as old as what it says of GPUs, which a driver that does not answer leaves as it was.
@@ -122,7 +133,7 @@ fn text(
     gpus: Option<&JobGpus>,
     energy: Option<(StepEnergy, Option<Duration>)>,
     carbon_intensity: Option<u64>,
-    network: Option<&str>,
+    rows: Vec<String>,
     idle: Option<f64>,
 ) -> String {
     let mut lines = gpus.map(of_gpus).unwrap_or_default();
@@ -139,7 +150,7 @@ fn text(
     if !parts.is_empty() {
         lines.push(format!("energy\t\t{}", parts.join("; ")));
     }
-    lines.extend(network.map(|network| format!("network\t\t{network}")));
+    lines.extend(rows);
     lines.extend(gpus.and_then(JobGpus::held_idle).map(|idle| format!("\t\t{idle}.")));
     let idle = idle.and_then(|idle| Duration::try_from_secs_f64(idle).ok());
     lines.extend(idle.map(|idle| format!("\t\tIt used almost no CPU time for {} at a time.", duration(idle))));
@@ -183,11 +194,11 @@ mod tests {
         let job = gpus([None; 2]);
         let all = "GPUs\t33\t0.66 of 2 GPUs on average\nGPU mem\t8\tpeak 6.0 GiB of 80.0 GiB\n\
                    energy\t\t2.0 Wh for 50 % of its CPU time; 2.0 Wh of GPUs; 1.60 g of CO2";
-        assert_eq!(text(Some(&job), energy, Some(400), None, None), all);
-        assert_eq!(text(None, None, Some(400), None, None), "");
-        assert_eq!(text(None, energy, None, None, None), "energy\t\t2.0 Wh for 50 % of its CPU time");
-        let network = Some("1.0 GiB sent, 2.0 GiB received");
-        assert_eq!(text(None, None, None, network, None), "network\t\t1.0 GiB sent, 2.0 GiB received");
+        assert_eq!(text(Some(&job), energy, Some(400), Vec::new(), None), all);
+        assert_eq!(text(None, None, Some(400), Vec::new(), None), "");
+        assert_eq!(text(None, energy, None, Vec::new(), None), "energy\t\t2.0 Wh for 50 % of its CPU time");
+        let rows = ["network\t\t1.0 GiB sent", "cache\t\tup to 1.0 MiB"].map(str::to_owned);
+        assert_eq!(text(None, None, None, rows.to_vec(), None), rows.join("\n"));
         // One of three was never seen, or is shared: the CO2 of all is unknown.
         let shared = {
             let mut job = gpus([None; 2]);
@@ -195,7 +206,10 @@ mod tests {
             job.gpus[0].energy = None;
             job
         };
-        assert_eq!(text(Some(&shared), energy, Some(400), None, None), "energy\t\t2.0 Wh for 50 % of its CPU time");
+        assert_eq!(
+            text(Some(&shared), energy, Some(400), Vec::new(), None),
+            "energy\t\t2.0 Wh for 50 % of its CPU time"
+        );
     }
 
     #[test]
@@ -222,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_was_held_and_idle_is_a_remark() {
-        let of = |longest, idle| text(Some(&gpus(longest)), None, None, None, idle).replace("at a time", "@");
+        let of = |longest, idle| text(Some(&gpus(longest)), None, None, Vec::new(), idle).replace("at a time", "@");
         let said = |longest, idle| of(longest, idle).lines().filter(|line| line.starts_with('\t')).collect::<String>();
         assert_eq!(said([None, None], None), "");
         assert_eq!(said([Some(2310.0), None], None), "\t\tGPU 0 did nothing for 38 min 30 s @.");

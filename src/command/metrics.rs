@@ -28,6 +28,7 @@ use crate::lend;
 use crate::living::{facts_of, user_name};
 use crate::login;
 use crate::network::{self, JobNetwork};
+use crate::resctrl::JobCache;
 use crate::strays::StraysFigures;
 use crate::whole;
 
@@ -55,6 +56,8 @@ pub struct JobMetrics {
     pub gpus: Option<JobGpus>,
     /// What it has sent and received.
     pub network: Option<JobNetwork>,
+    /// What it uses of caches and memory bandwidth.
+    pub cache: Option<JobCache>,
     /// For how long it has used almost no CPU time, in seconds.
     pub idle: Option<f64>,
 }
@@ -99,6 +102,7 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
                 current: step.of_job(),
                 gpus: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
                 network: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
+                cache: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
                 idle: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
                     .and_then(|idle: JobIdle| idle.activity.idle()),
                 ..JobMetrics::default()
@@ -159,6 +163,17 @@ const GAUGES: &[Gauge] = &[
     ("jobfence_job_processes_limit", "Processes and threads that the job may have.", |job| {
         text(job.current.limits.processes)
     }),
+    ("jobfence_job_cache_occupancy_bytes", "Bytes of the job's in L3 caches.", |job| {
+        text(job.cache.as_ref()?.used.occupancy)
+    }),
+    ("jobfence_job_memory_traffic_bytes_total", "Bytes that the job has moved between L3 caches and memory.", |job| {
+        text(job.cache.as_ref()?.used.memory.map(|memory| memory.all))
+    }),
+    (
+        "jobfence_job_memory_traffic_local_bytes_total",
+        "Those of them that are memory of the cache's own node.",
+        |job| text(job.cache.as_ref()?.used.local.map(|local| local.all)),
+    ),
     ("jobfence_job_idle_seconds", "How long the job has used almost no CPU time.", |job| {
         job.idle.map(|idle| format!("{idle:.3}"))
     }),

@@ -186,6 +186,7 @@ impl<'a> SeenStep<'a> {
         }
         if let Some(cache) = &self.row.cache {
             line("cache", format!("the job: {}", cache.in_words()));
+            cache.used.in_words().into_iter().for_each(|used| line("", used));
         }
         let allocated = self.step.allocated();
         if let Some(asked) = allocated.elastic_ram {

@@ -28,7 +28,7 @@ use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
-use crate::private::{PrivateDirs, ipc, pids, processes};
+use crate::private::{PrivateDirs, check_standard_files, ipc, pids, processes};
 use crate::record::noted::Noted;
 use crate::report;
 use crate::report::account::{End, Ending, Exit};
@@ -132,7 +132,14 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let isolate = || {
         ipc::enter(ipc::is_wanted(config))?;
         private.as_ref().map_or_else(ipc::enter_mounts, |private| private.enter(&[]))?;
-        if pids::is_wanted(config) { pids::enter(processes::is_wanted(config)) } else { Ok(()) }
+        if pids::is_wanted(config) {
+            pids::enter(processes::is_wanted(config))?;
+        } else if private.is_none() && !ipc::is_wanted(config) {
+            return Ok(());
+        }
+        check_standard_files().map_err(|error| {
+            error.hint("redirect it to another file: through this one, the command would see what is hidden from it")
+        })
     };
     let mut namespace = None;
     let terminal = pids::is_wanted(config).then(Terminal::from_own).flatten();

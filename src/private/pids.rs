@@ -12,7 +12,6 @@ use nix::errno::Errno;
 use nix::fcntl::readlink;
 use nix::unistd::{Pid, chdir, geteuid, read};
 
-use super::enter::check_standard_files;
 use super::processes::{self, PROC};
 use crate::config::{Config, Mode};
 use crate::error::{Error, Result};
@@ -51,10 +50,7 @@ pub fn enter(is_shown: bool) -> Result<()> {
     if Path::new(&this) != Path::new(&Pid::this().to_string()) {
         return Err(Error::new("the mount of proc shows others' processes (PrivatePIDs):").at(PROC));
     }
-    refuse_elsewhere()?;
-    check_standard_files().map_err(|error| {
-        error.hint("redirect it to another file: through this one, the command would see what is hidden from it")
-    })
+    refuse_elsewhere()
 }
 
 /// What the host has mounted elsewhere is in the job's mount namespace, too.

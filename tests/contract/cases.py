@@ -63,7 +63,6 @@ NOT_FOR = {
     "set_up": {"shell": "its administrator writes the three scripts"},
     "network_bounded": {
         "htcondor": "it is refused there: network_is_not_bounded",
-        "gridengine": "it did not come to its end in fourteen minutes of an emulated guest, and it is not known why",
     },
     "called_as": {
         "slurm": OF_ITS_OWN + "called_as_in_squeue",

@@ -10,9 +10,12 @@ fs/resctrl/ctrlmondata.c: masks in a row, enough bits, exclusive groups, steps o
 thread in one group, and info/last_cmd_status. What the kernel knows and this does not: a child in its parent's group. Each process that
 is in no other group counts as one of the default group, whose `tasks` is empty here.
 
+A counter of a group is 0 at first (mkdir_mondata_subdir). What the CPU has counted since, a test writes into the file, which the kernel
+does not let anybody write.
+
 Keys: `l3` (the mask of all ways, 0: no cache), `least` (min_cbm_bits), `devices` (shareable_bits), `sparse`, `cdp`, `mb` (what a group
 begins with: 100, 2048 on AMD's, 4294967295 with mba_MBps, 0: no bandwidth), `mb_least`, `mb_step`, `linear` (delay_linear), `closids`, `domains`
-(such as 0,1).
+(such as 0,1), `counters` (mon_features, with commas).
 """
 
 import ctypes
@@ -36,8 +39,9 @@ class Refused(Exception):
 class Group:
     """A group of the kernel's: what it may use, by resource and domain, and its threads."""
 
-    def __init__(self, schemata):
+    def __init__(self, schemata, counters):
         self.schemata, self.tasks, self.mode = schemata, set(), "shareable"
+        self.counted = dict.fromkeys(counters, "0\n")
 
 
 class Resctrl:
@@ -49,7 +53,9 @@ class Resctrl:
         self.most, self.mb_least, self.mb_step = int(keys["mb"]), int(keys["mb_least"]), int(keys["mb_step"])
         self.closids, self.domains = int(keys["closids"]), [int(one) for one in keys["domains"].split(",")]
         self.is_linear, self.status = keys["linear"] == "1", "ok"
-        self.groups = {"": Group(self.defaults())}
+        self.features = keys["counters"].split(",") if keys["counters"] else []
+        self.counters = [(f"mon_L3_{domain:02}", name) for domain in self.domains for name in self.features]
+        self.groups = {"": Group(self.defaults(), self.counters)}
 
     def caches(self):
         return [] if not self.all else ["L3CODE", "L3DATA"] if self.is_cdp else ["L3"]
@@ -78,7 +84,7 @@ class Resctrl:
         self.status = "ok"
         if len(self.groups) >= self.closids:
             self.refuse(errno.ENOSPC, "Out of CLOSIDs")
-        group = Group(self.defaults())
+        group = Group(self.defaults(), self.counters)
         for name_of in self.caches():
             for domain in self.domains:
                 free = self.all & ~self.exclusive(domain)
@@ -209,8 +215,15 @@ class Resctrl:
             ("min_bandwidth", self.mb_least), ("bandwidth_gran", self.mb_step), ("num_closids", self.closids),
         ) if self.most else ():
             found[("info", "MB", file)] = (lambda text=text: f"{text}\n", None)
+        if self.features:
+            found[("info", "L3_MON", "mon_features")] = (lambda: "".join(f"{name}\n" for name in self.features), None)
         for name, group in self.groups.items():
             top = (name,) if name else ()
+            for counter in self.counters:
+                found[top + ("mon_data", *counter)] = (
+                    lambda group=group, counter=counter: group.counted[counter],
+                    lambda text, group=group, counter=counter: group.counted.update({counter: text}),
+                )
             found[top + ("tasks",)] = (
                 lambda group=group: "".join(f"{task}\n" for task in sorted(group.tasks) if os.path.exists(f"/proc/{task}")),
                 lambda text, name=name: self.write_tasks(name, text),
@@ -335,6 +348,7 @@ class Server:
 def main():
     directory, *settings = sys.argv[1:]
     keys = dict(l3="7ff", least="1", devices="600", sparse="0", cdp="0", mb="100", mb_least="10", mb_step="10", closids="16", domains="0,1", linear="1")
+    keys["counters"] = "llc_occupancy,mbm_total_bytes,mbm_local_bytes"
     keys.update(setting.split("=") for setting in settings)
     libc = ctypes.CDLL(None, use_errno=True)
 

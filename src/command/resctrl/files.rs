@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::plan::WantedShares;
 use super::schemata::Schemata;
 use super::tree::group_name;
+use super::used::CacheUse;
 use crate::kept::{KeptId, KeptJob, decimal, number, text};
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -29,20 +30,24 @@ pub struct JobCache {
     pub schemata: Schemata,
     /// What of it is not so, and why: sentences.
     pub refused: Vec<String>,
+    /// What the job has used, if that is counted.
+    pub used: CacheUse,
 }
 
 impl JobCache {
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
         let percent = |share: Option<Percent>| share.map(|share| share.of(HUNDREDTHS) as f64 / 100.0);
-        self.object(json!({
+        let mut object = self.object(json!({
             "group": (!self.schemata.is_empty()).then(|| group_name(self.inode)),
             "cache_share_percent": percent(self.wanted.cache),
             "memory_bandwidth_percent": percent(self.wanted.bandwidth),
             "cache_ways": (self.ways > 0).then_some(self.ways),
             "schemata": (!self.schemata.is_empty()).then(|| self.schemata.to_string()),
             "not_bounded": self.refused,
-        }))
+        }));
+        self.used.add_to(&mut object);
+        object
     }
 
     /// What the job has, in words.
@@ -82,7 +87,7 @@ impl KeptJob for JobCache {
 
     fn members(&self) -> Value {
         let mut state = self.json();
-        state["state"] = json!({ "directory": self.directory, "inode": self.inode });
+        state["state"] = json!({ "directory": self.directory, "inode": self.inode, "counters": self.used.counters() });
         state
     }
 
@@ -103,6 +108,7 @@ impl KeptJob for JobCache {
             ways: number(value, "cache_ways").and_then(|ways| u32::try_from(ways).ok()).unwrap_or_default(),
             schemata: Schemata::parse(&text(value, "schemata").unwrap_or_default()),
             refused: refused.iter().filter_map(|why| Some(why.as_str()?.to_owned())).collect(),
+            used: CacheUse::from_members(value, state.get("counters")),
         })
     }
 }
@@ -123,6 +129,10 @@ mod tests {
             ways: 11,
             schemata: Schemata::parse("L3:0=7;1=70\nMB:0=50;1=50\n"),
             refused: Vec::new(),
+            used: CacheUse::from_members(
+                &json!({ "occupancy_bytes": 1, "occupancy_peak_bytes": 2, "memory_traffic_bytes": 9 }),
+                Some(&json!({ "memory": 3 })),
+            ),
         }
     }
 
@@ -133,6 +143,7 @@ mod tests {
             ways: 0,
             refused: vec!["why".into()],
             wanted: WantedShares { bandwidth: None, ..job().wanted },
+            used: CacheUse::default(),
             ..job()
         };
         for job in [job(), refused] {
@@ -141,6 +152,10 @@ mod tests {
         // Without the state, as for others, it is no file of ours.
         assert_eq!(JobCache::from_json(&job().json()), None);
         assert_eq!(job().json()["group"], "jobfence-9");
+        assert_eq!(
+            (&job().json()["memory_traffic_bytes"], &job().json()["memory_traffic_local_bytes"]),
+            (&json!(9), &Value::Null)
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use jobfence::sys::dir::Dir;
 
 use super::plan::{self, WantedShares};
 use super::tree::{ResctrlFeatures, ResctrlTree, number_of, schemata_of, why_none};
+use super::used;
 
 /// The node's resctrl.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub struct NodeResctrl {
     caches: BTreeSet<u32>,
     /// What the default group has of memory bandwidth.
     bandwidth: Option<u64>,
+    /// What the CPU counts of each group (`mon_features`).
+    counters: String,
     /// How many groups jobs have, and how many others.
     of_jobs: usize,
     of_others: usize,
@@ -39,6 +42,7 @@ impl NodeResctrl {
                 caches: caches.chain(of_bandwidth.keys().copied()).collect(),
                 place: tree.root.path().to_path_buf(),
                 is_in_mebibytes: tree.is_in_mebibytes,
+                counters: tree.counters()?,
                 bandwidth: of_bandwidth.into_values().max(),
                 of_others: groups.len() - of_jobs,
                 of_jobs,
@@ -77,6 +81,13 @@ impl NodeResctrl {
             ));
         }
         format!("{}: {}", self.place.display(), parts.join("; "))
+    }
+
+    /// What of [`used::COUNTERS`] the CPU has, or why nothing is counted.
+    pub fn counted(&self) -> Result<String, &'static str> {
+        let mut all = used::COUNTERS.to_vec();
+        all.retain(|counter| self.counters.lines().any(|line| line.trim() == *counter));
+        if all.is_empty() { Err("the CPU counts neither (no L3_MON in resctrl's info)") } else { Ok(all.join(", ")) }
     }
 
     /// What a job would have by each setting, or why it would not be bounded.

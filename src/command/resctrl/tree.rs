@@ -92,6 +92,15 @@ impl ResctrlTree {
         Ok(found)
     }
 
+    /// What the CPU counts of each group, in lines.
+    pub fn counters(&self) -> Result<String> {
+        match self.root.child("info")?.child("L3_MON") {
+            Ok(dir) => Ok(dir.read_if_there("mon_features")?.unwrap_or_default()),
+            Err(error) if error.is_gone() => Ok(String::new()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The ways of each cache that an exclusive group has, or that are locked.
     pub fn exclusive(&self, resources: &[&str]) -> Result<std::collections::BTreeMap<u32, u64>> {
         let mut all = std::collections::BTreeMap::new();

@@ -18,6 +18,7 @@ use super::plan::WantedShares;
 use super::search::{self, BoundedJob};
 use super::tasks::{self, JobThreads};
 use super::tree::{self, ResctrlFeatures, ResctrlTree, group_name, number_of};
+use super::used::CacheUse;
 use crate::kept::{self, KeptJob};
 use crate::table::printable;
 
@@ -171,7 +172,7 @@ impl ResctrlWatch {
         let deadline = Instant::now() + tasks::PATIENCE;
         for (nth, (path, job)) in in_turn(&present, self.begin.take().as_ref()).into_iter().enumerate() {
             let done = match tree.as_ref().zip(features.as_ref()) {
-                Some(found) => self.tend_job(&config.run_dir, found, (path, job), (&proc, unseen.is_none(), deadline)),
+                Some(found) => self.tend_job(config, found, (path, job), (&proc, unseen.is_none(), deadline)),
                 None => self.note(&config.run_dir, (path, job), tree::why_none(&proc)),
             };
             let is_late = Instant::now() >= deadline;
@@ -205,12 +206,14 @@ impl ResctrlWatch {
     /// Makes the job's group, or what is new of it, and moves the job's processes there.
     fn tend_job(
         &mut self,
-        run_dir: &Path,
+        config: &Config,
         (tree, features): (&ResctrlTree, &ResctrlFeatures),
         (path, present): (&Path, &BoundedJob),
         (proc, is_whole, deadline): (&Dir, bool, Instant),
     ) -> Result<()> {
+        let run_dir = &config.run_dir;
         let known = self.jobs.get(path);
+        let used = known.map(|job| job.used);
         let wanted = present.wanted.or(known.map(|job| job.wanted)).unwrap_or_default();
         if wanted.is_none() || known.is_some_and(|job| job.wanted != wanted) {
             // With a new group the kernel's defaults hold again.
@@ -224,6 +227,9 @@ impl ResctrlWatch {
         if job.schemata.is_empty() || !tree.root.has(&name) {
             let before = job.clone();
             group::apply(tree, features, job)?;
+            // What it used before the change of its setting is its, too.
+            job.used = used.unwrap_or_default();
+            job.used.has_new_group();
             if *job != before {
                 kept::write(run_dir, job)?;
                 log::debug!("job {}: {}", printable(&job.job), job.in_words());
@@ -233,6 +239,15 @@ impl ResctrlWatch {
             return Ok(());
         }
         let group = tree.root.child(&name)?;
+        let mut used = job.used;
+        if config.sample_interval.is_none() {
+            used = CacheUse::default();
+        } else if let Err(error) = used.take(&group) {
+            log::debug!("job {}: what it uses of caches: {error}", printable(&job.job));
+        }
+        if std::mem::replace(&mut job.used, used) != used {
+            kept::write(run_dir, job)?;
+        }
         let mut all = || match search::open(&present.places) {
             Ok(places) => tasks::of_job(&places, present.hierarchy.version, deadline),
             Err(error) => tasks::SeenThreads { unseen: Some(error), ..Default::default() },
