@@ -701,6 +701,76 @@ def no_cpus(mom, user):
     job.over()
 
 
+# So many bytes from the job, and how long they took to arrive.
+SENT = 4 * MIB
+ARRIVES = """
+import socket, sys, time
+with socket.create_server((sys.argv[1], 5000)) as server:
+    print("ready", flush=True)
+    connection, left, begun = server.accept()[0], int(sys.argv[2]), time.monotonic()
+    while left > 0:
+        left -= len(connection.recv(1 << 16))
+    print(time.monotonic() - begun, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def another_network(here, there):
+    """The words before a command in a network namespace that a pair of interfaces leads to."""
+    name = f"jf{os.getpid()}"
+    holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo ready; exec sleep 1000"], stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        space = "nsenter", f"--net=/proc/{holder.pid}/ns/net", "--"
+        for words in (
+            ("ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", str(holder.pid)),
+            *((*before, "ip", *of) for before, address in (((), here), (space, there))
+              for of in (("address", "add", f"{address}/24", "dev", name), ("link", "set", name, "up"))),
+        ):
+            subprocess.run(words, check=True)
+        yield space
+    finally:
+        holder.kill()
+        holder.wait()
+        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+
+
+@case(is_long=True)
+def a_bound_of_the_network(mom, user):
+    """Where nobody bounds what jobs send, a job with NetworkMax is refused. Where jobfence.service does, it sends no faster, and is counted."""
+    keys = "NetworkMax=1M", "NetworkAccounting=yes", "SampleInterval=1"
+    mom.write_config(*keys)
+    job = Job(mom, user)
+    refused = mom.run("EXECJOB_BEGIN", job)
+    expect(not refused["accepted"] and "(NetworkMax)" in str(refused), f"begin without a program: {refused}")
+    if "" not in kernel.hierarchies():
+        return
+    here, there = (f"198.18.{os.getpid() % 256}.{number}" for number in (1, 2))
+    with mom.service(), another_network(here, there) as space:
+        until(lambda: mom.run("EXECJOB_BEGIN", job)["accepted"], LEAST, "a job that begins")
+        mom.save(job)
+        arrives = subprocess.Popen([*space, sys.executable, "-S", "-c", ARRIVES, there, str(SENT)], stdout=subprocess.PIPE, text=True)
+        try:
+            expect_equal(arrives.stdout.readline(), "ready\n", "what the other side says")
+            send = f"import socket, time; one = socket.create_connection(('{there}', 5000)); one.sendall(bytes({SENT})); time.sleep(300)"
+            mom.start(job, f"exec /usr/bin/python3 -S -c \"{send}\"")
+            job.started()
+            # 0.3 s of the bound leave at once, and each packet has a head.
+            seconds = float(arrives.stdout.readline())
+            expect(seconds > SENT / MIB - 0.35, f"{SENT} bytes arrived in {seconds} s")
+        finally:
+            arrives.kill()
+            arrives.wait()
+
+        def counted():
+            done = subprocess.run([mom.options.bin, "show", "--json", f"--config={mom.config}", job.id], capture_output=True, text=True, check=False)
+            network = json.loads(done.stdout)["fences"][0]["network"] if done.returncode == 0 else None
+            return network and network["sent_bytes"]
+        until(lambda: SENT < (counted() or 0) < 1.2 * SENT, LEAST, lambda: f"{SENT} bytes and their heads, not {counted()}")
+        job.kill()
+        job.over()
+
+
 @case
 def memory_and_swap(mom, user):
     """vmem beside mem grants swap; alone it is memory."""

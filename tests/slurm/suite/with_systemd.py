@@ -245,6 +245,13 @@ def network_bound_is_refused(site):
         expect(not (site.directory(site.users[0]) / f"ran.{jobid}").exists(), "the job's script has run")
         expect_in(why[1], site.output(jobid) + site.log_since(site.began), "what the job and the log say")
         expect_not_drained(site)
+    with service_with(site, NetworkMax="1M", OnError="fail,network:warn"):
+        mark = site.log_mark()
+        jobid = site.submit(site.users[0], "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
+        expect_equal(site.wait(jobid), "COMPLETED", "its state, where the site lets jobs run without it")
+        expect((site.directory(site.users[0]) / f"ran.{jobid}").exists(), "the job's script has not run")
+        said = site.log_since(mark)
+        expect_match(r"without its network limit \(OnError=warn\).*" + re.escape(why[1]), said, "the log")
 
 
 @case
