@@ -358,7 +358,7 @@ fn what_a_job_uses_is_counted_while_the_site_asks_for_it() {
     let Some(mut site) = site("counted", &[]) else { return };
     let fake = Fake::new(&[]);
     let (file, metrics, user) = (site.path("jobfence.conf"), site.path("jobfence.prom"), common::uids());
-    let written = |interval: &str, share: u32| {
+    let written = |interval: &str, share: u32, metrics: &Path| {
         let node = format!("SampleInterval={interval}\nMetricsFile={}\n", metrics.display());
         fs::write(&file, format!("{node}[User={user}]\nCacheShare={share}\n")).unwrap();
     };
@@ -376,8 +376,7 @@ fn what_a_job_uses_is_counted_while_the_site_asks_for_it() {
         ["occupancy_bytes", "occupancy_peak_bytes", "memory_traffic_bytes", "memory_traffic_local_bytes"]
             .map(|member| cache[member].as_u64())
     };
-    let are = |site: &Site, wanted: [Option<u64>; 4]| until("the figures", || figures(site) == wanted);
-    written("1", 25);
+    written("1", 25, &metrics);
     hold(&mut site);
     until("hold", || site.path("run/hold.lock/early_move").exists());
     site.runs("7");
@@ -392,7 +391,7 @@ fn what_a_job_uses_is_counted_while_the_site_asks_for_it() {
     ] {
         count(&group, cache, counter, text);
     }
-    are(&site, [Some(3 << 20), Some(3 << 20), Some(2 << 30), Some(1 << 30)]);
+    until("the figures", || figures(&site) == [Some(3 << 20), Some(3 << 20), Some(2 << 30), Some(1 << 30)]);
     let words = "2.0 GiB from and to memory, 1.0 GiB of it on its own node";
     assert!(site.out(&["show", "7"]).contains(&format!("3.0 MiB in L3 caches now; {words}\n")));
     let note = || {
@@ -415,23 +414,34 @@ fn what_a_job_uses_is_counted_while_the_site_asks_for_it() {
             text.lines().any(of)
         })
     });
-    // What is no number is not known, and what was counted before stays.
-    count(&group, 0, "llc_occupancy", "Unavailable");
+    // What is no number is not known, and what was counted before stays. Occupancy is written last and read first, so it says that the rest
+    // is read, too.
     count(&group, 0, "mbm_total_bytes", "Error");
     count(&group, 1, "mbm_local_bytes", "5");
+    count(&group, 0, "llc_occupancy", "Unavailable");
     let more = (1 << 30) + 5;
-    are(&site, [None, Some(3 << 20), Some(2 << 30), Some(more)]);
+    until("a look", || figures(&site)[0].is_none());
+    assert_eq!(figures(&site), [None, Some(3 << 20), Some(2 << 30), Some(more)]);
     // Another hold, and another group.
     site.killed();
     count(&group, 0, "mbm_total_bytes", "1073741825");
+    count(&group, 0, "llc_occupancy", "1");
     hold(&mut site);
-    are(&site, [None, Some(3 << 20), Some((2 << 30) + 1), Some(more)]);
-    written("1", 30);
+    until("a look of the next hold", || figures(&site)[0].is_some());
+    assert_eq!(figures(&site), [Some((2 << 20) + 1), Some(3 << 20), Some((2 << 30) + 1), Some(more)]);
+    written("1", 30, &metrics);
     until("the new group", || fake.read(&format!("{group}/mon_data/mon_L3_01/mbm_local_bytes")) == "0\n");
     count(&group, 0, "mbm_total_bytes", "7");
-    are(&site, [Some(0), Some(3 << 20), Some((2 << 30) + 8), Some(more)]);
-    written("never", 30);
-    are(&site, [None; 4]);
+    count(&group, 0, "llc_occupancy", "4194304");
+    until("a look at the new group", || figures(&site)[0] == Some(4 << 20));
+    assert_eq!(figures(&site), [Some(4 << 20), Some(4 << 20), Some((2 << 30) + 8), Some(more)]);
+    // The second time this file is there, it was looked with the new setting.
+    let other = site.path("other.prom");
+    written("never", 30, &other);
+    for _ in 0..2 {
+        until("the new setting", || fs::remove_file(&other).is_ok());
+    }
+    assert_eq!(figures(&site), [None; 4]);
     site.is_bounded(&fake, "7");
 }
 
