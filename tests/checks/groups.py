@@ -87,7 +87,7 @@ CGROUPS = {"root": True, "controllers": ("cpu", "memory")}
 PRIVATE_SLURM = {"builds": (RELEASE,), "programs": ("slurmctld", "slurmd", "munged"), **CGROUPS}
 PRIVATE_PBS = {"builds": (RELEASE,), "programs": ("unshare", "ip"), "given": "OPENPBS", **CGROUPS}
 # Beside much else a guest does not only take longer: its processors wait for each other at work, and it takes a quarter more CPU time.
-GUEST = {"builds": (RELEASE,), "after": ("images",), "units": WHOLE + THIRD, "root": True, "programs": ("mmdebstrap", "mkfs.ext4"),
+GUEST = {"builds": (RELEASE,), "after": ("images",), "units": WHOLE + 2 * THIRD, "root": True, "programs": ("mmdebstrap", "mkfs.ext4"),
          "seconds": 4500}
 # Where Debian packages are installed.
 PACKAGED = "debian12-v2-own", "debian13-v2-own", "forky-v2-own"

@@ -13,8 +13,8 @@ from . import machine, output, times
 from .groups import WHOLE
 
 LACKS = 77  # as automake has it: this machine lacks something, and the output's last line says what
-# With some thirds more, what waits leaves no processor idle: with seven private schedulers on two, a quarter of their time was.
-UNITS = WHOLE * (os.cpu_count() or 1) + 3
+# With some thirds more, what waits leaves no processor idle: with nine private schedulers on two, a third of their time was.
+UNITS = WHOLE * (os.cpu_count() or 1) + 5
 # A build that takes longer hangs, whatever the machine.
 BUILD_SECONDS = 3600
 MINUTE = 60
