@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `CacheShare` and `MemoryBandwidthPercent`: `jobfence hold` with real processes in real cgroups, on a file system that keeps to the
-//! kernel's rules of resctrl (tests/resctrl/fake.py); and what jobs use of both. No machine of ours has a CPU with it: `tests/resctrl/real` is for one that has.
+//! kernel's rules of resctrl (tests/resctrl/fake.py); and what jobs use of both. No machine of ours has a CPU with it: `tests/resctrl/real`
+//! is for one that has.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -237,7 +237,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(rows, &host, &candidates);
     network::say(rows, &host, &loaded, places.are_theirs(), &mut verdict);
-    resctrl::say(rows, &host.proc, (&candidates, loaded.config.sample_interval.is_some()));
+    resctrl::say(rows, &host.proc, &candidates, loaded.config.sample_interval.is_some());
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };
     let tried = look.at_all(&candidates, &places, is_root, rows, &mut verdict)?;
     if untried > 0 {

@@ -3,10 +3,9 @@
 //! With `SampleInterval`, what such a job uses of both is read, too.
 //!
 //! `arithmetic` turns a share into ways and steps, and `plan` into what is to be written, from numbers alone. `schemata` reads and prints
-//! the kernel's form, and `tree` is the file system. `group` makes the group of one job, `tasks` moves the job's threads into it, and
-//! `used` reads the
-//! counters of the group, and `files` keeps what the job has. `node` says what a share is here. `search` finds the jobs, and `watch` is what `jobfence hold` does with all of them between its other
-//! work. Nothing of it runs in a scheduler's daemon.
+//! the kernel's form, and `tree` is the file system. `group` makes the group of one job, `tasks` moves the job's threads into it, `used`
+//! reads the group's counters, and `files` keeps what the job has. `node` says what a share is here. `search` finds the jobs, and `watch`
+//! is what `jobfence hold` does with all of them between its other work. Nothing of it runs in a scheduler's daemon.
 
 mod arithmetic;
 mod files;

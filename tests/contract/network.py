@@ -162,15 +162,17 @@ def as_before(site):
 class Figures:
     """What jobfence has of jobs that send no more, beside what the kernel counts of their interface from now on."""
 
-    def __init__(self, site, link):
-        self.site, self.link, self.begun, self.jobs, self.said = site, link, link.counted(), {}, ""
+    def __init__(self, site, link, metrics):
+        self.site, self.link, self.metrics, self.begun, self.jobs, self.said = site, link, metrics, link.counted(), {}, ""
 
     def take(self, *jobids):
         """Waits until the figures of all jobs so far are those of the interface. These send no more."""
-        before, since = None, 0
+        before, stamp, written = None, None, 0
 
         def are_the_same():
-            nonlocal before, since
+            nonlocal before, stamp, written
+            last, stamp = stamp, self.metrics.stat().st_mtime_ns
+            written += stamp != last
             for jobid in jobids:
                 status, said = self.site.ours("show", "--json", self.name(jobid))
                 expect_equal(status, 0, f"exit status of 'jobfence show' ({said})")
@@ -180,10 +182,10 @@ class Figures:
             theirs = [now - begun for now, begun in zip(self.link.counted(), self.begun)]
             self.said = f"{ours} bytes sent and received by jobs, and {theirs} by the interface"
             # The last acknowledgements of a connection are no socket's any more, and ARP is nobody's. So the figures of a sample before the
-            # last bytes can be close enough, too: there is another one each second.
+            # last bytes can be close enough, too. There is a sample between two files of metrics, if both intervals are a second.
             if self.jobs != before:
-                before, since = dict(self.jobs), time.monotonic()
-            return time.monotonic() - since > 3 and all(abs(one - other) <= other / 1000 + 10_000 for one, other in zip(ours, theirs))
+                before, written = dict(self.jobs), 0
+            return written > 2 and all(abs(one - other) <= other / 1000 + 10_000 for one, other in zip(ours, theirs))
         until(are_the_same, 20, lambda: f"the same figures: {self.said}")
 
     def name(self, jobid):
@@ -244,7 +246,7 @@ def network_bounded(site):
         stack.callback(as_before, site)
         link = Link(site, stack)
         holds(site, keys)
-        figures = Figures(site, link)
+        figures = Figures(site, link, metrics)
         jobid, group = running(site, free, SENDS % (FREE, 1, 0), cpus=1, mib=100)
         if "" not in kernel.hierarchies() or "" in group.slurms:
             raise Skip("here nothing sees what a job sends: network_bound_is_refused")

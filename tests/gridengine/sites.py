@@ -49,7 +49,7 @@ class InstalledGridEngine(sites.Installed):
         return super().__exit__()
 
     def command(self, program, *args, **options):
-        """A site's commands are those of Debian. What is only asked, again and again until something comes, is asked without a wrapper."""
+        """Debian's command. What tests ask again and again, until something comes, they ask without its wrapper."""
         is_asked = program in ("qstat", "qacct")
         return super().command(str(PROGRAMS / program) if is_asked else program, *args, **options)
 

@@ -18,6 +18,7 @@ import os
 import pwd
 import re
 import resource
+import shlex
 import shutil
 import signal
 import statistics
@@ -701,15 +702,26 @@ def no_cpus(mom, user):
     job.over()
 
 
-# So many bytes from the job, and how long they took to arrive.
+# So many bytes from the job, and how long they took to arrive. The job says first when it began: a process that is late makes that longer.
 SENT = 4 * MIB
+SENDS = """
+import socket, struct, sys, time
+begun = time.monotonic()
+connection = socket.create_connection((sys.argv[1], 5000))
+connection.sendall(struct.pack("d", begun) + bytes(int(sys.argv[2])))
+time.sleep(300)
+"""
 ARRIVES = """
-import socket, sys, time
+import socket, struct, sys, time
 with socket.create_server((sys.argv[1], 5000)) as server:
     print("ready", flush=True)
-    connection, left, begun = server.accept()[0], int(sys.argv[2]), time.monotonic()
+    connection, left = server.accept()[0], int(sys.argv[2])
+    begun, = struct.unpack("d", connection.recv(8, socket.MSG_WAITALL))
     while left > 0:
-        left -= len(connection.recv(1 << 16))
+        received = len(connection.recv(1 << 16))
+        if not received:
+            sys.exit("the job ended before all had arrived")
+        left -= received
     print(time.monotonic() - begun, flush=True)
 """
 
@@ -745,15 +757,14 @@ def a_bound_of_the_network(mom, user):
     expect(not refused["accepted"] and "(NetworkMax)" in str(refused), f"begin without a program: {refused}")
     if "" not in kernel.hierarchies():
         return
-    here, there = (f"198.18.{os.getpid() % 256}.{number}" for number in (1, 2))
-    with mom.service(), another_network(here, there) as space:
+    with mom.service(), leases.lease("networks", 256) as number, another_network(*(f"198.18.{number}.{end}" for end in (1, 2))) as space:
+        there = f"198.18.{number}.2"
         until(lambda: mom.run("EXECJOB_BEGIN", job)["accepted"], LEAST, "a job that begins")
         mom.save(job)
         arrives = subprocess.Popen([*space, sys.executable, "-S", "-c", ARRIVES, there, str(SENT)], stdout=subprocess.PIPE, text=True)
         try:
             expect_equal(arrives.stdout.readline(), "ready\n", "what the other side says")
-            send = f"import socket, time; one = socket.create_connection(('{there}', 5000)); one.sendall(bytes({SENT})); time.sleep(300)"
-            mom.start(job, f"exec /usr/bin/python3 -S -c \"{send}\"")
+            mom.start(job, f"exec /usr/bin/python3 -S -c {shlex.quote(SENDS)} {there} {SENT}")
             job.started()
             # 0.3 s of the bound leave at once, and each packet has a head.
             seconds = float(arrives.stdout.readline())
@@ -763,7 +774,8 @@ def a_bound_of_the_network(mom, user):
             arrives.wait()
 
         def counted():
-            done = subprocess.run([mom.options.bin, "show", "--json", f"--config={mom.config}", job.id], capture_output=True, text=True, check=False)
+            show = mom.options.bin, "show", "--json", f"--config={mom.config}", job.id
+            done = subprocess.run(show, capture_output=True, text=True, check=False)
             network = json.loads(done.stdout)["fences"][0]["network"] if done.returncode == 0 else None
             return network and network["sent_bytes"]
         until(lambda: SENT < (counted() or 0) < 1.2 * SENT, LEAST, lambda: f"{SENT} bytes and their heads, not {counted()}")

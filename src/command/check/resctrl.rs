@@ -12,7 +12,7 @@ use crate::resctrl::{NodeResctrl, WantedShares};
 const ROW: &str = "resctrl";
 
 /// Says it for each combination of sections, each sentence once.
-pub fn say(rows: &mut Rows, proc: &Dir, (candidates, is_counted): (&[Candidate], bool)) {
+pub fn say(rows: &mut Rows, proc: &Dir, candidates: &[Candidate], is_counted: bool) {
     let wanted: BTreeSet<WantedShares> =
         candidates.iter().map(|candidate| WantedShares::from_config(&candidate.config)).collect();
     if wanted.iter().all(|wanted| wanted.is_none()) {
@@ -66,6 +66,6 @@ mod tests {
         assert!(said.contains("bound nothing") && said.contains("not mounted") && json.contains("remark"), "{said}");
         let (said, json) = text(Ok(NodeResctrl::default()));
         assert!(said.contains("CacheShare=25% bounds nothing") && !json.contains("fault"), "{said}");
-        assert!(said.contains("is not counted: the CPU counts neither"), "{said}");
+        assert!(said.contains("is not counted: the CPU counts none of it"), "{said}");
     }
 }

@@ -87,7 +87,7 @@ impl NodeResctrl {
     pub fn counted(&self) -> Result<String, &'static str> {
         let mut all = used::COUNTERS.to_vec();
         all.retain(|counter| self.counters.lines().any(|line| line.trim() == *counter));
-        if all.is_empty() { Err("the CPU counts neither (no L3_MON in resctrl's info)") } else { Ok(all.join(", ")) }
+        if all.is_empty() { Err("the CPU counts none of it (no L3_MON in resctrl's info)") } else { Ok(all.join(", ")) }
     }
 
     /// What a job would have by each setting, or why it would not be bounded.

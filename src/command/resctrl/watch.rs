@@ -226,10 +226,10 @@ impl ResctrlWatch {
         let job = self.known(run_dir, (path, present), wanted)?;
         if job.schemata.is_empty() || !tree.root.has(&name) {
             let before = job.clone();
-            group::apply(tree, features, job)?;
-            // What it used before the change of its setting is its, too.
+            // What it used before the change of its setting is its, too, also if the new group cannot be made at this look.
             job.used = used.unwrap_or_default();
             job.used.has_new_group();
+            group::apply(tree, features, job)?;
             if *job != before {
                 kept::write(run_dir, job)?;
                 log::debug!("job {}: {}", printable(&job.job), job.in_words());
