@@ -3219,9 +3219,9 @@ BREAKS = (
         "host resctrl what_a_job_uses_is_counted_while_the_site_asks_for_it",
     ),
     Break(
-        "a_new_group_that_counts_from_where_the_last_one_ended", "src/command/resctrl/watch.rs",
-        "            job.used.has_new_group();\n", "",
-        "host resctrl what_a_job_uses_is_counted_while_the_site_asks_for_it",
+        "a_new_group_that_counts_from_where_the_last_one_ended", "src/command/resctrl/used.rs",
+        "for_each(|known| known.counter = 0)", "for_each(|known| known.counter += 0)",
+        "unit a_new_group_goes_on_where_the_last_one_ended",
     ),
     Break(
         "caches_are_counted_where_nothing_is_sampled", "src/command/resctrl/watch.rs",
